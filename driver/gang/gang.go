@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package gang decides how the N allocations of one Nomad task group become
+// one gang: who is in, which rank each has, when all may start and when all
+// must stop. It is pure: no clock, no network, no Consul. Time and facts come
+// in as events, what to do goes out as actions.
+package gang
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Key names one gang in the store.
+type Key struct {
+	Region    string
+	Namespace string
+	Job       string
+	Group     string
+	// Run tells one dispatch or job version from another.
+	Run string
+}
+
+// Spec is what every member of a gang must agree on.
+type Spec struct {
+	// Nodes is the gang's size in members (one member a node).
+	Nodes int
+	// FormTimeout bounds the wait for all members; 0 waits for ever.
+	FormTimeout time.Duration
+	// PrepareTimeout bounds the wait for every named member to be prepared.
+	PrepareTimeout time.Duration
+	// StopTimeout is the grace between the stop signal and the kill.
+	StopTimeout time.Duration
+	// Restarts is how many further generations a failure may cost the gang.
+	Restarts int
+}
+
+// Member is what a member publishes of itself.
+type Member struct {
+	// Alloc is the Nomad allocation ID, the member's identity.
+	Alloc string
+	// Index is NOMAD_ALLOC_INDEX: a hint for order, never a rank (it can repeat).
+	Index int
+	// Node is the Nomad node's name, for people and for natural order.
+	Node string
+	// Topology sorts new members so that neighbours in rank share a switch; may be empty.
+	Topology string
+	// Address is the member's IP literal on the training network.
+	Address netip.Addr
+	// Ports are the two Nomad-reserved rendezvous ports; a generation uses
+	// Ports[generation%2], so that a lingering socket of the one before cannot clash.
+	Ports [2]int
+	// GPUs are the reserved device IDs in visible order; may be empty.
+	GPUs []string
+	// Slots is the number of processes on this node (NUM_TRAINERS).
+	Slots int
+	// Version is the driver's version.
+	Version string
+}
+
+// Assignment is one generation as one member sees it.
+type Assignment struct {
+	Key        Key
+	Generation uint64
+	// Restarts counts the generations that a failure has ended so far.
+	Restarts int
+	// Rank is this member's index in Members.
+	Rank int
+	// Members are all members of the generation in rank order.
+	Members []Member
+}
+
+// Self is the member this assignment was made for.
+func (a Assignment) Self() Member { return a.Members[a.Rank] }
+
+// Master is the member of rank 0.
+func (a Assignment) Master() Member { return a.Members[0] }
+
+// MasterPort is rank 0's port of this generation.
+func (a Assignment) MasterPort() int { return a.Master().Ports[a.Generation%2] }
+
+// Exit is the end of one generation's process on one member.
+type Exit struct {
+	Generation uint64
+	// Code is the exit code; meaningless where Signal is not 0.
+	Code int
+	// Signal is the number of the signal that ended the process, or 0.
+	Signal int
+	// OOM is true where the kernel's out-of-memory killer ended it.
+	OOM bool
+	// Err is why the process could not be run or watched; empty otherwise.
+	Err string
+	// Tail holds the last lines the process wrote to stderr, oldest first.
+	Tail []string
+}
+
+// OK reports whether the process did its work.
+func (e Exit) OK() bool { return e.Err == "" && e.Signal == 0 && e.Code == 0 && !e.OOM }
