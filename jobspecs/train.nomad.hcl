@@ -135,12 +135,15 @@ job "train" {
 
       # The script travels with the job. The delimiters are ones that no
       # Python file has, so that nothing in it is taken for a template.
-      template {
-        destination     = "local/train.py"
-        data            = var.script == "" ? "" : file(var.script)
-        left_delimiter  = "<<<%"
-        right_delimiter = "%>>>"
-        change_mode     = "noop"
+      dynamic "template" {
+        for_each = var.script == "" ? [] : [var.script]
+        content {
+          destination     = "local/train.py"
+          data            = file(template.value)
+          left_delimiter  = "<<<%"
+          right_delimiter = "%>>>"
+          change_mode     = "noop"
+        }
       }
 
       resources {
