@@ -7,7 +7,9 @@
 package gang
 
 import (
+	"fmt"
 	"net/netip"
+	"syscall"
 	"time"
 )
 
@@ -29,8 +31,9 @@ type Spec struct {
 	FormTimeout time.Duration
 	// PrepareTimeout bounds the wait for every named member to be prepared.
 	PrepareTimeout time.Duration
-	// StopTimeout is the grace between the stop signal and the kill.
-	StopTimeout time.Duration
+	// FenceDelay is how long after a member's session is gone its process is
+	// taken for stopped.
+	FenceDelay time.Duration
 	// Restarts is how many further generations a failure may cost the gang.
 	Restarts int
 }
@@ -38,24 +41,24 @@ type Spec struct {
 // Member is what a member publishes of itself.
 type Member struct {
 	// Alloc is the Nomad allocation ID, the member's identity.
-	Alloc string
+	Alloc string `json:"alloc"`
 	// Index is NOMAD_ALLOC_INDEX: a hint for order, never a rank (it can repeat).
-	Index int
+	Index int `json:"index"`
 	// Node is the Nomad node's name, for people and for natural order.
-	Node string
+	Node string `json:"node"`
 	// Topology sorts new members so that neighbours in rank share a switch; may be empty.
-	Topology string
+	Topology string `json:"topology,omitempty"`
 	// Address is the member's IP literal on the training network.
-	Address netip.Addr
+	Address netip.Addr `json:"address"`
 	// Ports are the two Nomad-reserved rendezvous ports; a generation uses
 	// Ports[generation%2], so that a lingering socket of the one before cannot clash.
-	Ports [2]int
+	Ports [2]int `json:"ports"`
 	// GPUs are the reserved device IDs in visible order; may be empty.
-	GPUs []string
+	GPUs []string `json:"gpus,omitempty"`
 	// Slots is the number of processes on this node (NUM_TRAINERS).
-	Slots int
+	Slots int `json:"slots"`
 	// Version is the driver's version.
-	Version string
+	Version string `json:"version"`
 }
 
 // Assignment is one generation as one member sees it.
@@ -81,17 +84,36 @@ func (a Assignment) MasterPort() int { return a.Master().Ports[a.Generation%2] }
 
 // Exit is the end of one generation's process on one member.
 type Exit struct {
-	Generation uint64
+	Generation uint64 `json:"generation"`
 	// Code is the exit code; meaningless where Signal is not 0.
-	Code int
+	Code int `json:"code"`
 	// Signal is the number of the signal that ended the process, or 0.
-	Signal int
+	Signal int `json:"signal,omitempty"`
 	// OOM is true where the kernel's out-of-memory killer ended it.
-	OOM bool
+	OOM bool `json:"oom,omitempty"`
 	// Err is why the process could not be run or watched; empty otherwise.
-	Err string
+	Err string `json:"err,omitempty"`
 	// Tail holds the last lines the process wrote to stderr, oldest first.
-	Tail []string
+	Tail []string `json:"tail,omitempty"`
+}
+
+// String says how the process ended, with its last line where that tells more.
+func (e Exit) String() string {
+	var how string
+	switch {
+	case e.Err != "":
+		how = e.Err
+	case e.OOM:
+		how = "was killed for memory"
+	case e.Signal != 0:
+		how = fmt.Sprintf("was ended by signal %d (%s)", e.Signal, syscall.Signal(e.Signal))
+	default:
+		how = fmt.Sprintf("exited with code %d", e.Code)
+	}
+	if len(e.Tail) > 0 && !e.OK() {
+		how += ": " + e.Tail[len(e.Tail)-1]
+	}
+	return how
 }
 
 // OK reports whether the process did its work.

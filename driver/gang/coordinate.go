@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gang
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Coordinator decides what follows for the whole gang. One member at a time
+// has this part: the one whose session holds the lock. It can die after any
+// step; the next one goes on from what stands in the store, and only waits
+// longer, never shorter, since its clocks begin anew.
+//
+//	forming ──all members, none holds a process──▶ preparing(g+1)
+//	preparing ──all prepared──▶ running
+//	preparing, running ──a member broken, lost or leaving──▶ stopping
+//	stopping ──all idle, or gone and fenced──▶ forming
+//	running ──all finished──▶ done
+//	any failure past the budget, or forming past its timeout ──▶ failed
+type Coordinator struct {
+	spec Spec
+	// entered is when this coordinator first saw the head's state.
+	entered time.Time
+	state   State
+	gen     uint64
+	// lost is when a member of the view was first seen without a record.
+	lost map[string]time.Time
+}
+
+// NewCoordinator begins a coordinator's term.
+func NewCoordinator(spec Spec) *Coordinator {
+	return &Coordinator{spec: spec, lost: map[string]time.Time{}}
+}
+
+// Decision is what the coordinator wants written.
+type Decision struct {
+	// Head is the next head, or nil: nothing changes.
+	Head *Head
+	// View names the members of Head.Generation in rank order, to be written
+	// before the head; nil: as it was.
+	View []Member
+	// Again is when to ask again if nothing happens; zero: only on a change.
+	Again time.Time
+}
+
+// Decide takes what stands in the store, the members of the head's generation
+// in rank order, and the time. It costs O(members).
+func (c *Coordinator) Decide(now time.Time, head Head, view []Member, records []Record) Decision {
+	if head.State != c.state || head.Generation != c.gen {
+		c.entered, c.state, c.gen = now, head.State, head.Generation
+	}
+	byAlloc := make(map[string]Record, len(records))
+	for _, r := range records {
+		byAlloc[r.Member.Alloc] = r
+	}
+	c.noteLost(now, view, byAlloc)
+	switch head.State {
+	case Forming:
+		return c.forming(now, head, view, records)
+	case Preparing:
+		return c.preparing(now, head, view, byAlloc)
+	case Running:
+		return c.running(head, view, byAlloc)
+	case Stopping:
+		return c.stopping(now, head, view, byAlloc)
+	}
+	return Decision{}
+}
+
+func (c *Coordinator) noteLost(now time.Time, view []Member, byAlloc map[string]Record) {
+	gone := map[string]time.Time{}
+	for _, m := range view {
+		if _, here := byAlloc[m.Alloc]; here {
+			continue
+		}
+		gone[m.Alloc] = now
+		if since, known := c.lost[m.Alloc]; known {
+			gone[m.Alloc] = since
+		}
+	}
+	c.lost = gone
+}
+
+func (c *Coordinator) forming(now time.Time, head Head, view []Member, records []Record) Decision {
+	var ready []Member
+	for _, r := range records {
+		switch {
+		case r.Leaving:
+		case r.holdsProcess():
+			// A member that was cut off still runs what was given up: it stops
+			// as soon as it reads the head, and until then nobody starts.
+			return c.wait(head, fmt.Sprintf("%s still stops its process of generation %d", r.Member.Node, r.Generation))
+		case r.Phase == Idle && r.Generation >= head.Generation:
+			ready = append(ready, r.Member)
+		case r.Phase == Idle && !slices.ContainsFunc(view, func(m Member) bool { return m.Alloc == r.Member.Alloc }):
+			ready = append(ready, r.Member) // new here: it never had a process of this gang
+		}
+	}
+	if len(ready) >= c.spec.Nodes {
+		return Decision{
+			Head: &Head{State: Preparing, Generation: head.Generation + 1, World: c.spec.Nodes, Restarts: head.Restarts,
+				Reason: fmt.Sprintf("%d members prepare generation %d", c.spec.Nodes, head.Generation+1)},
+			View: assignRanks(view, ready, c.spec.Nodes),
+		}
+	}
+	waiting := fmt.Sprintf("%d of %d members; waiting for %d more", len(ready), c.spec.Nodes, c.spec.Nodes-len(ready))
+	if head.Orphan {
+		deadline := c.entered.Add(rejoinTimeout)
+		if !now.Before(deadline) {
+			return c.end(head, fmt.Sprintf("the gang's keys were gone, and not all members came back within %s: %s", rejoinTimeout, waiting))
+		}
+		d := c.wait(head, waiting)
+		d.Again = deadline
+		return d
+	}
+	if c.spec.FormTimeout > 0 {
+		deadline := c.entered.Add(c.spec.FormTimeout)
+		if !now.Before(deadline) {
+			return c.end(head, fmt.Sprintf("not whole within form_timeout %s: %s (%s are here)", c.spec.FormTimeout, waiting, nodes(ready)))
+		}
+		d := c.wait(head, waiting)
+		d.Again = deadline
+		return d
+	}
+	return c.wait(head, waiting)
+}
+
+func (c *Coordinator) preparing(now time.Time, head Head, view []Member, byAlloc map[string]Record) Decision {
+	if d, over := c.interrupted(head, view, byAlloc, false); over {
+		return d
+	}
+	var late []Member
+	for _, m := range view {
+		if r := byAlloc[m.Alloc]; !(r.Phase == Prepared && r.Generation == head.Generation) {
+			late = append(late, m)
+		}
+	}
+	if len(late) == 0 {
+		next := head
+		next.State, next.Reason = Running, fmt.Sprintf("generation %d runs on %d nodes", head.Generation, head.World)
+		return Decision{Head: &next}
+	}
+	deadline := c.entered.Add(c.spec.PrepareTimeout)
+	if !now.Before(deadline) {
+		return c.restart(head, fmt.Sprintf("not prepared within %s: %s", c.spec.PrepareTimeout, nodes(late)))
+	}
+	return Decision{Again: deadline}
+}
+
+func (c *Coordinator) running(head Head, view []Member, byAlloc map[string]Record) Decision {
+	if d, over := c.interrupted(head, view, byAlloc, true); over {
+		return d
+	}
+	for _, m := range view {
+		if byAlloc[m.Alloc].Phase != Finished {
+			return Decision{}
+		}
+	}
+	next := head
+	next.State, next.Reason = Done, fmt.Sprintf("all %d members finished", len(view))
+	return Decision{Head: &next}
+}
+
+// interrupted looks for what ends a generation: first a failure, so that its
+// reason is told and not what it caused, then a planned leave, then a loss.
+func (c *Coordinator) interrupted(head Head, view []Member, byAlloc map[string]Record, started bool) (Decision, bool) {
+	var lost, left string
+	for rank, m := range view {
+		r, here := byAlloc[m.Alloc]
+		switch {
+		case here && r.Phase == Broken && r.Generation == head.Generation:
+			how := "could not be run"
+			if r.Exit != nil {
+				how = r.Exit.String()
+			}
+			return c.restart(head, fmt.Sprintf("rank %d on %s %s", rank, m.Node, how)), true
+		case here && r.Leaving && left == "":
+			left = fmt.Sprintf("rank %d on %s was told to stop by Nomad", rank, m.Node)
+		case !here && lost == "":
+			lost = fmt.Sprintf("rank %d on %s is lost: its session is gone", rank, m.Node)
+		case here && lost == "" && gaveUp(r, head.Generation, started):
+			lost = fmt.Sprintf("rank %d on %s lost its process", rank, m.Node)
+		}
+	}
+	if reason := cmp.Or(left, lost); reason != "" {
+		next := head
+		next.State, next.Reason = Stopping, reason
+		return Decision{Head: &next}, true
+	}
+	return Decision{}, false
+}
+
+// gaveUp reports whether a member has no process of a generation any more.
+// Before the start a member that is still on its way is idle at an older one.
+func gaveUp(r Record, generation uint64, started bool) bool {
+	if r.Phase == Idle {
+		return started || r.Generation >= generation
+	}
+	return started && r.Generation != generation
+}
+
+func (c *Coordinator) stopping(now time.Time, head Head, view []Member, byAlloc map[string]Record) Decision {
+	var again time.Time
+	for _, m := range view {
+		r, here := byAlloc[m.Alloc]
+		if here && (r.Phase != Idle || r.Generation < head.Generation) {
+			return Decision{}
+		}
+		if !here {
+			if fenced := c.lost[m.Alloc].Add(c.spec.FenceDelay); now.Before(fenced) && fenced.After(again) {
+				again = fenced
+			}
+		}
+	}
+	if !again.IsZero() {
+		return Decision{Again: again}
+	}
+	next := head
+	next.State = Forming
+	return Decision{Head: &next}
+}
+
+// restart ends a generation for a failure, and the gang with it where that was one too many.
+func (c *Coordinator) restart(head Head, reason string) Decision {
+	if head.Restarts >= c.spec.Restarts {
+		return c.end(head, fmt.Sprintf("%s; no restart left of %d", reason, c.spec.Restarts))
+	}
+	next := head
+	next.State, next.Restarts, next.Reason = Stopping, head.Restarts+1, reason
+	return Decision{Head: &next}
+}
+
+func (c *Coordinator) end(head Head, reason string) Decision {
+	next := head
+	next.State, next.Reason = Failed, reason
+	return Decision{Head: &next}
+}
+
+// wait keeps the state and says what is waited for. Where a generation has
+// just ended its reason stays in front.
+func (c *Coordinator) wait(head Head, reason string) Decision {
+	if why, _, both := strings.Cut(head.Reason, waitMark); both {
+		reason = why + waitMark + reason
+	} else if head.Generation > 0 && !strings.Contains(head.Reason, " members; waiting for ") && head.Reason != "" {
+		reason = shorten(head.Reason, maxReason/2) + waitMark + reason
+	}
+	reason = shorten(reason, maxReason)
+	if reason == head.Reason {
+		return Decision{}
+	}
+	next := head
+	next.Reason = reason
+	return Decision{Head: &next}
+}
+
+const waitMark = " | "
+
+// rejoinTimeout is how long members that find the gang's keys gone wait for
+// each other: longer than a session takes to be missed and made again.
+const rejoinTimeout = time.Minute
+
+func nodes(members []Member) string {
+	if len(members) == 0 {
+		return "none"
+	}
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.Node
+	}
+	slices.SortFunc(names, naturalCompare)
+	if len(names) > 8 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:8], ", "), len(names)-8)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gang
+
+import "fmt"
+
+// Machine decides what one member does. It is given what happens, one event
+// at a time, and answers with actions, to be carried out in order. It holds
+// this member's record as it should stand in the store.
+//
+// At most one process operation (prepare, start, stop) is under way at a time;
+// its result comes back as an event. A head that asks for something else
+// meanwhile is remembered and looked at again then.
+type Machine struct {
+	record Record
+	// head is the newest one seen, with this member's assignment in it, if any.
+	head       Head
+	assignment *Assignment
+	seen       bool
+	// busy is the process operation under way.
+	busy operation
+	// stopped is true once Stop was asked for the record's generation: an
+	// exit that follows is no failure.
+	stopped bool
+	// ended is set once the member has nothing left to do.
+	ended *Outcome
+	told  string
+}
+
+type operation int
+
+const (
+	nothing operation = iota
+	preparing
+	starting
+	stopping
+)
+
+// Outcome is how the gang ended for a member.
+type Outcome struct {
+	// State is Done, Failed, or empty where the member left before the end.
+	State  State
+	Reason string
+}
+
+// Events.
+type (
+	// HeadSeen: the head as it stands in the store, and this member's
+	// assignment where it is in the head's generation.
+	HeadSeen struct {
+		Head       Head
+		Assignment *Assignment
+	}
+	// HeadGone: there is no head in the store.
+	HeadGone struct{}
+	// PrepareEnded, StartEnded and StopEnded: the operation is over.
+	PrepareEnded struct {
+		Generation uint64
+		Err        error
+	}
+	StartEnded struct {
+		Generation uint64
+		Err        error
+	}
+	StopEnded struct{ Generation uint64 }
+	// ProcessEnded: the process that was started has ended.
+	ProcessEnded struct{ Exit Exit }
+	// LeaveAsked: Nomad stops this allocation, or it cannot go on here.
+	LeaveAsked struct{}
+	// CutOff: the store was out of reach for longer than is allowed.
+	CutOff struct{ Reason string }
+)
+
+// Event is one of the above.
+type Event interface{ event() }
+
+func (HeadSeen) event()     {}
+func (HeadGone) event()     {}
+func (PrepareEnded) event() {}
+func (StartEnded) event()   {}
+func (StopEnded) event()    {}
+func (ProcessEnded) event() {}
+func (LeaveAsked) event()   {}
+func (CutOff) event()       {}
+
+// Actions.
+type (
+	// Publish: write this record to the store, until it stands there or a
+	// newer one does.
+	Publish struct{ Record Record }
+	// CreateHead: write this head where there is none.
+	CreateHead struct{ Head Head }
+	// Prepare, Start, Stop: begin the process operation.
+	Prepare struct{ Assignment Assignment }
+	Start   struct{ Generation uint64 }
+	Stop    struct{ Generation uint64 }
+	// Tell: a milestone for people.
+	Tell struct{ Kind, Message string }
+	// End: take the record out of the store, then the member is over.
+	End struct{ Outcome Outcome }
+)
+
+// Action is one of the above.
+type Action interface{ action() }
+
+func (Publish) action()    {}
+func (CreateHead) action() {}
+func (Prepare) action()    {}
+func (Start) action()      {}
+func (Stop) action()       {}
+func (Tell) action()       {}
+func (End) action()        {}
+
+// NewMachine begins a member that has no process.
+func NewMachine(m Member) *Machine {
+	return &Machine{record: Record{V: version, Member: m, Phase: Idle}}
+}
+
+// ResumeMachine goes on for a member whose driver was away. The record is the
+// one it last saved; running says whether the process of the record's
+// generation is still there. A process that ended meanwhile is told by a
+// ProcessEnded event afterwards, as if it ended now.
+func ResumeMachine(r Record, running bool) *Machine {
+	m := &Machine{record: r}
+	if r.holdsProcess() && !running {
+		m.record.Phase = Idle
+	}
+	if r.Phase == Prepared && running {
+		// Whether it was started is known to the process alone, so it is not relied on.
+		m.stopped = true
+		m.busy = stopping
+	}
+	return m
+}
+
+// Resume returns the actions that a resumed machine begins with.
+func (m *Machine) Resume() []Action {
+	actions := []Action{Publish{m.record}}
+	if m.busy == stopping {
+		actions = append(actions, Stop{m.record.Generation})
+	}
+	return actions
+}
+
+// Record is this member's record as it should stand in the store.
+func (m *Machine) Record() Record { return m.record }
+
+// Step takes one event and answers with what to do.
+func (m *Machine) Step(e Event) []Action {
+	if m.ended != nil {
+		return nil
+	}
+	var actions []Action
+	do := func(a ...Action) { actions = append(actions, a...) }
+	switch e := e.(type) {
+	case HeadSeen:
+		m.head, m.assignment, m.seen = e.Head, e.Assignment, true
+		m.tellHead(do)
+	case HeadGone:
+		if m.record.Leaving {
+			break
+		}
+		m.seen = false
+		if m.record.Phase == Finished {
+			// Keys go when the last member leaves: the others have seen the end.
+			m.end(Outcome{State: Done, Reason: "this member finished, and the gang has ended"}, do)
+			break
+		}
+		g := m.record.Generation
+		do(CreateHead{Head{State: Forming, Generation: g, Orphan: g > 0}})
+	case PrepareEnded:
+		m.busy = nothing
+		switch {
+		case e.Err == nil:
+			m.record.Phase = Prepared
+		case m.Abandoned():
+			m.record.Phase = Idle // it was interrupted, which is no failure
+		default:
+			m.broken(Exit{Generation: e.Generation, Err: e.Err.Error()}, do)
+		}
+		do(Publish{m.record})
+	case StartEnded:
+		m.busy = nothing
+		if m.record.Phase != Prepared {
+			break // the process was quicker than the word of its start
+		}
+		if e.Err == nil {
+			m.record.Phase = Started
+		} else {
+			m.broken(Exit{Generation: e.Generation, Err: e.Err.Error()}, do)
+		}
+		do(Publish{m.record})
+	case StopEnded:
+		m.busy, m.stopped = nothing, false
+		m.record.Phase, m.record.Exit = Idle, nil
+		if !m.record.Leaving {
+			do(Publish{m.record})
+		}
+	case ProcessEnded:
+		if e.Exit.Generation != m.record.Generation || m.stopped || !m.mayEnd() {
+			return nil
+		}
+		if e.Exit.OK() {
+			m.record.Phase, m.record.Exit = Finished, &e.Exit
+			do(Tell{"Finished", fmt.Sprintf("Generation %d: rank %d finished", e.Exit.Generation, m.rank())})
+		} else {
+			m.broken(e.Exit, do)
+		}
+		do(Publish{m.record})
+	case LeaveAsked:
+		if m.record.Leaving {
+			return nil
+		}
+		m.record.Leaving = true
+		do(Publish{m.record})
+	case CutOff:
+		// Whatever the gang does now is not known here; when the store is
+		// back, the head decides.
+		m.seen = false
+		if m.record.holdsProcess() && m.busy == nothing {
+			do(Tell{"Cut Off", e.Reason})
+			m.stop(do)
+		}
+	}
+	m.follow(do)
+	return actions
+}
+
+// mayEnd: a start that is still under way can be overtaken by its process's end.
+func (m *Machine) mayEnd() bool {
+	return m.record.Phase == Started || m.record.Phase == Prepared && m.busy == starting
+}
+
+func (m *Machine) broken(x Exit, do func(...Action)) {
+	m.record.Phase, m.record.Exit = Broken, &x
+	do(Tell{"Failed", fmt.Sprintf("Generation %d: rank %d on this node %s", x.Generation, m.rank(), x)})
+}
+
+func (m *Machine) rank() int {
+	if m.assignment != nil {
+		return m.assignment.Rank
+	}
+	return -1
+}
+
+// Abandoned reports whether the record's generation is over for this member,
+// so that a prepare still under way may as well be given up.
+func (m *Machine) Abandoned() bool {
+	over := m.head.Generation != m.record.Generation || m.head.State == Stopping || m.head.State == Forming || m.head.State.Final()
+	return m.record.Leaving || m.seen && over
+}
+
+// follow does what the newest head asks for, one operation at a time.
+func (m *Machine) follow(do func(...Action)) {
+	if m.busy != nothing {
+		return
+	}
+	if m.record.Leaving {
+		if m.record.holdsProcess() {
+			m.stop(do)
+			return
+		}
+		m.end(Outcome{Reason: "stopped by Nomad"}, do)
+		return
+	}
+	if !m.seen {
+		return
+	}
+	current := m.head.Generation == m.record.Generation
+	switch m.head.State {
+	case Done, Failed:
+		if m.record.holdsProcess() {
+			m.stop(do)
+			return
+		}
+		m.end(Outcome{State: m.head.State, Reason: m.head.Reason}, do)
+	case Forming, Stopping:
+		m.idle(do)
+	case Preparing:
+		switch {
+		case m.record.holdsProcess() && !current:
+			m.stop(do) // it was cut off while the gang went on
+		case m.assignment != nil && m.record.Generation < m.head.Generation:
+			m.record.Generation, m.record.Phase, m.record.Exit, m.stopped = m.head.Generation, Idle, nil, false
+			m.busy = preparing
+			do(Prepare{*m.assignment})
+		}
+	case Running:
+		switch {
+		case m.record.holdsProcess() && !current:
+			m.stop(do)
+		case current && m.record.Phase == Prepared && m.assignment != nil:
+			m.busy = starting
+			do(Start{m.record.Generation})
+		}
+	}
+}
+
+// idle brings the member to rest at the head's generation.
+func (m *Machine) idle(do func(...Action)) {
+	if m.record.holdsProcess() {
+		m.stop(do)
+		return
+	}
+	behind := m.record.Generation < m.head.Generation && m.assignment != nil
+	if m.record.Phase == Idle && !behind {
+		return
+	}
+	m.record.Phase, m.record.Exit = Idle, nil
+	m.record.Generation = max(m.record.Generation, m.head.Generation)
+	do(Publish{m.record})
+}
+
+func (m *Machine) stop(do func(...Action)) {
+	m.busy, m.stopped = stopping, true
+	do(Stop{m.record.Generation})
+}
+
+func (m *Machine) end(o Outcome, do func(...Action)) {
+	m.ended = &o
+	do(End{o})
+}
+
+// tellHead reports a head's state once.
+func (m *Machine) tellHead(do func(...Action)) {
+	h := m.head
+	key := fmt.Sprint(h.State, h.Generation, h.Reason)
+	if key == m.told {
+		return
+	}
+	m.told = key
+	switch h.State {
+	case Forming:
+		if h.Reason != "" {
+			do(Tell{"Waiting", h.Reason})
+		}
+	case Preparing:
+		if m.assignment != nil {
+			a := m.assignment
+			do(Tell{"Rank", fmt.Sprintf("Generation %d: rank %d of %d, master %s:%d", h.Generation, a.Rank, len(a.Members), a.Master().Address, a.MasterPort())})
+		} else {
+			do(Tell{"Spare", fmt.Sprintf("Generation %d forms with %d other members; waiting as a spare", h.Generation, h.World)})
+		}
+	case Running:
+		if m.assignment != nil {
+			do(Tell{"Started", fmt.Sprintf("Generation %d: all %d members are prepared and start", h.Generation, h.World)})
+		}
+	case Stopping:
+		do(Tell{"Stopping", fmt.Sprintf("Generation %d stops: %s", h.Generation, h.Reason)})
+	case Failed:
+		do(Tell{"Gang Failed", h.Reason})
+	case Done:
+		do(Tell{"Gang Done", h.Reason})
+	}
+}
