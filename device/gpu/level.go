@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gpu
+
+// Level is a distance over PCIe in the words of `nvidia-smi topo -m`. Nearer
+// is greater; [NoLevel] is "not known" and compares as farthest of all.
+type Level int8
+
+// The levels, farthest first.
+const (
+	NoLevel Level = iota
+	SYS           // across the interconnect between NUMA nodes
+	NODE          // across PCIe host bridges of one NUMA node
+	PHB           // across one PCIe host bridge (the CPU)
+	PXB           // across several PCIe switches, not the host bridge
+	PIX           // across at most one PCIe switch
+)
+
+var levelNames = [...]string{NoLevel: "?", SYS: "SYS", NODE: "NODE", PHB: "PHB", PXB: "PXB", PIX: "PIX"}
+
+// String gives the word that nvidia-smi uses, "?" for NoLevel.
+func (l Level) String() string {
+	if l < 0 || int(l) >= len(levelNames) {
+		return "?"
+	}
+	return levelNames[l]
+}
+
+// MarshalText makes JSON show the word.
+func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// ParseLevel reads nvidia-smi's word. SOC is what SYS was called before driver
+// 384.
+func ParseLevel(s string) (Level, bool) {
+	if s == "SOC" {
+		return SYS, true
+	}
+	for l, name := range levelNames {
+		if name == s && Level(l) != NoLevel {
+			return Level(l), true
+		}
+	}
+	return NoLevel, false
+}
