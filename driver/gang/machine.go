@@ -167,7 +167,7 @@ func (m *Machine) Step(e Event) []Action {
 			break
 		}
 		g := m.record.Generation
-		do(CreateHead{Head{State: Forming, Generation: g, Orphan: g > 0}})
+		do(Publish{m.record}, CreateHead{Head{State: Forming, Generation: g, Orphan: g > 0}})
 	case PrepareEnded:
 		m.busy = nothing
 		switch {

@@ -30,12 +30,15 @@ type simulation struct {
 	everPrepared map[uint64]map[string]bool
 	goneSince    map[string]time.Time
 	log          []string
-	states       map[string]bool
+	// inflight are a coordinator's writes on their way to the store; they
+	// arrive late, in any order, and even where the writer has died meanwhile.
+	inflight []*simDecision
+	states   map[string]bool
 }
 
 const (
 	simTTL   = 15 * time.Second
-	simGrace = 60 * time.Second
+	simGrace = 5 * time.Minute
 )
 
 type simStore struct {
@@ -92,12 +95,14 @@ type simDecision struct {
 	index   int
 	d       Decision
 	head    Head
+	// half is true once the first half of the view's shards is written.
+	half bool
 }
 
 func newSimulation(seed uint64, nodes, faults int) *simulation {
 	s := &simulation{
 		rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), faults: faults,
-		spec:         Spec{Nodes: nodes, Restarts: 3, FormTimeout: time.Hour, PrepareTimeout: 5 * time.Minute, FenceDelay: 5 * time.Second},
+		spec:         Spec{Nodes: nodes, Restarts: 3, FormTimeout: time.Hour, PrepareTimeout: 5 * time.Minute, FenceDelay: time.Minute},
 		store:        simStore{views: map[uint64][]Member{}, records: map[string]simRecord{}, sessions: map[int]time.Time{}},
 		everPrepared: map[uint64]map[string]bool{}, goneSince: map[string]time.Time{}, states: map[string]bool{},
 	}
@@ -161,8 +166,8 @@ func (s *simulation) step() error {
 			s.coordinate(h)
 		}
 	case 4:
-		if reach && h.decided != nil {
-			return s.writeDecision(h)
+		if !s.store.down && len(s.inflight) > 0 {
+			return s.deliverWrite(s.rng.IntN(len(s.inflight)))
 		}
 	}
 	return nil
@@ -255,7 +260,7 @@ func (s *simulation) complete(h *simHost) error {
 			if err := s.checkStart(h, start.Generation); err != nil {
 				return err
 			}
-			h.running, h.endsAt = true, s.now.Add(time.Duration(20+s.rng.IntN(60))*time.Second)
+			h.running, h.endsAt = true, s.now.Add(time.Duration(20+s.rng.IntN(200))*time.Second)
 			h.exit, h.exitTold = Exit{Generation: start.Generation}, false
 		}
 		return s.apply(h, p.event)
@@ -364,7 +369,7 @@ func (s *simulation) coordinate(h *simHost) {
 		s.store.lock = h.session
 	}
 	if s.store.lock != h.session {
-		h.coord, h.decided = nil, nil
+		h.coord = nil
 		return
 	}
 	if h.coord == nil {
@@ -381,31 +386,53 @@ func (s *simulation) coordinate(h *simHost) {
 	d := h.coord.Decide(s.now, *s.store.head, s.store.views[s.store.head.Generation], records)
 	if d.Head != nil {
 		h.decided = &simDecision{session: h.session, index: s.store.index, d: d, head: *s.store.head}
+		s.inflight = append(s.inflight, h.decided)
 	}
 }
 
-// writeDecision is the transaction: the session still holds the lock, and the
-// head is the one that was read.
-func (s *simulation) writeDecision(h *simHost) error {
-	w := h.decided
-	h.decided = nil
-	if s.store.lock != w.session || s.store.index != w.index {
+// deliverWrite lets one write reach the store: a large view in two
+// transactions, the second with the head. Each checks that the session holds
+// the lock and that the head is the one that was read.
+func (s *simulation) deliverWrite(i int) error {
+	w := s.inflight[i]
+	refused := s.store.lock != w.session || s.store.index != w.index
+	next := *w.d.Head
+	if !refused && w.d.View != nil && !w.half {
+		w.half = true
+		s.writeShard(next.Generation, w.d.View, 0, len(w.d.View)/2)
 		return nil
 	}
-	next := *w.d.Head
+	s.inflight = slices.Delete(s.inflight, i, i+1)
+	for _, h := range s.hosts {
+		if h.decided == w {
+			h.decided = nil
+		}
+	}
+	if refused {
+		return nil
+	}
 	if next.Generation < w.head.Generation {
 		return fmt.Errorf("the generation went back from %d to %d", w.head.Generation, next.Generation)
 	}
 	if w.d.View != nil {
-		if err := checkView(w.d.View, s.spec.Nodes); err != nil {
+		s.writeShard(next.Generation, w.d.View, len(w.d.View)/2, len(w.d.View))
+		if err := checkView(s.store.views[next.Generation], s.spec.Nodes); err != nil {
 			return err
 		}
-		s.store.views[next.Generation] = w.d.View
 	}
 	s.store.head = &next
 	s.store.index++
 	s.logf("head: %s generation %d restarts %d: %s", next.State, next.Generation, next.Restarts, next.Reason)
 	return nil
+}
+
+func (s *simulation) writeShard(generation uint64, view []Member, from, to int) {
+	stored := slices.Clone(s.store.views[generation])
+	if len(stored) != len(view) {
+		stored = make([]Member, len(view))
+	}
+	copy(stored[from:to], view[from:to])
+	s.store.views[generation] = stored
 }
 
 func checkView(view []Member, nodes int) error {
@@ -462,10 +489,13 @@ func (s *simulation) fault() {
 		s.logf("node of %s dies", h.alloc)
 		h.dead, h.running, h.prepared = true, false, false
 		s.place()
-	case 3:
+	case 3: // Nomad may take a node that is cut off for lost, and place another
 		s.logf("%s is cut off", h.alloc)
 		if !h.cut {
 			h.cut, h.cutAt = true, s.now
+			if s.rng.IntN(2) == 0 {
+				s.place()
+			}
 		}
 	case 4:
 		for _, other := range s.hosts {
