@@ -77,7 +77,7 @@ func (l *loop) keepSession(ctx context.Context) {
 		var err error
 		if id := s.current(); id == "" {
 			var fresh string
-			if fresh, err = l.o.Store.Open(ctx); err == nil {
+			if fresh, err = l.open(ctx); err == nil {
 				s.set(fresh)
 			}
 		} else {
@@ -103,6 +103,14 @@ func (l *loop) keepSession(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// open is not cut short by the end of ctx: a session whose answer is not
+// waited for would stay behind unknown.
+func (l *loop) open(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return l.o.Store.Open(ctx)
 }
 
 // outbox holds the newest record that must stand in the store.
