@@ -4,13 +4,13 @@ package gpu
 
 // nvlinkMBps is the bandwidth of one NVLink in one direction, in MB/s, by
 // generation: NVLink 1 (P100) 20 GB/s; 2 (V100), 3 (A100) and 4 (H100) 25 GB/s;
-// 5 (B200) 50 GB/s. Source: NVIDIA's architecture white papers, which give the
-// sum of both directions: 160, 300, 600, 900 and 1800 GB/s for 4, 6, 12, 18
-// and 18 links.
-var nvlinkMBps = map[int]uint{1: 20000, 2: 25000, 3: 25000, 4: 25000, 5: 50000}
+// 5 (B200) and 6 (Rubin) 50 GB/s. Source: NVIDIA's architecture papers, which
+// give the sum of both directions: 160, 300, 600, 900, 1800 and 3600 GB/s for
+// 4, 6, 12, 18, 18 and 36 links.
+var nvlinkMBps = map[int]uint{1: 20000, 2: 25000, 3: 25000, 4: 25000, 5: 50000, 6: 50000}
 
 // typicalNVLinkMBps is what a link is taken to carry where its generation is
-// not known: the value of three generations out of five.
+// not known: the value of three generations out of six.
 const typicalNVLinkMBps = 25000
 
 // NVLinkMBps is one link's bandwidth in one direction, in MB/s. Zero where the

@@ -181,16 +181,20 @@ func (m *Machine) InferNVSwitch() Presence {
 		for j := range m.Paths[i] {
 			sum += m.Paths[i][j].NVLinks
 		}
-		if sum > MostNVLinks {
+		if sum > mostDirectNVLinks {
 			return Present
 		}
 	}
 	return Absent
 }
 
-// MostNVLinks is the largest number of NVLinks that a GPU has had so far:
-// 18 in Hopper and Blackwell (NVIDIA NVLink product page).
-const MostNVLinks = 18
+// MostNVLinks is the largest number of NVLinks that a GPU can have
+// (NVML_NVLINK_MAX_LINKS).
+const MostNVLinks = 36
+
+// mostDirectNVLinks is the largest number of NVLinks of a GPU that is sold
+// without switches too: 18 in Hopper (NVIDIA NVLink product page).
+const mostDirectNVLinks = 18
 
 // NormalBusID turns a PCI address as NVML and NCCL write it into the kernel's
 // form: lower case, four digits of domain, no padding ("00000000:1B:00.0" gives

@@ -137,7 +137,7 @@ func TestADamagedTopologyFileIsReadForWhatIsThere(t *testing.T) {
 			func(t *testing.T, m *gpu.Machine) { must.EqOp(t, 4, m.Paths[0][1].NVLinks) }},
 		{"a count that is none", change(`count="4"`, `count="many"`), `line 5: nvlink count "many" is left out`,
 			func(t *testing.T, m *gpu.Machine) { must.EqOp(t, 4, m.Paths[0][1].NVLinks) }},
-		{"more links than a GPU has", change(`count="4"`, `count="40"`), "line 4: GPU 0000:01:00.0 has 40 NVLinks; no GPU has more than 18",
+		{"more links than a GPU has", change(`count="4"`, `count="40"`), "line 4: GPU 0000:01:00.0 has 40 NVLinks; no GPU has more than 36",
 			func(t *testing.T, m *gpu.Machine) { must.EqOp(t, 4, m.Paths[0][1].NVLinks) }},
 		{"a bus ID twice", change(`busid="0000:02:00.0"`, `busid="0000:01:00.0"`), "line 8: bus ID 0000:01:00.0 stands here a second time",
 			func(t *testing.T, m *gpu.Machine) { must.Len(t, 2, m.GPUs) }},

@@ -3,6 +3,7 @@
 package profile
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,19 +11,18 @@ import (
 )
 
 // nvlinks reads the <nvlink> elements. A target is another GPU, an NVSwitch, or
-// a CPU (POWER); two GPUs behind switches share as many links as the one with
-// fewer has.
+// a CPU (POWER).
 func (r *ncclReader) nvlinks() {
 	m := r.machine
 	position := make(map[string]int, len(m.GPUs))
 	for i, g := range m.GPUs {
 		position[g.BusID] = i
 	}
-	direct := make([]map[int]uint, len(m.GPUs))
+	direct := make([][]uint, len(m.GPUs))
 	switched := make([]uint, len(m.GPUs))
 	any := false
 	for i, p := range r.gpus {
-		direct[i] = make(map[int]uint)
+		direct[i] = make([]uint, len(m.GPUs))
 		if p.gpu == nil {
 			continue
 		}
@@ -57,19 +57,9 @@ func (r *ncclReader) nvlinks() {
 			m.Warn("line %d: GPU %s has %d NVLinks; no GPU has more than %d", p.gpu.line, m.GPUs[i].BusID, m.GPUs[i].NVLinks, gpu.MostNVLinks)
 		}
 	}
-	behindSwitch := false
-	for i := range m.GPUs {
-		behindSwitch = behindSwitch || switched[i] > 0
-		for j := range i {
-			links := min(switched[i], switched[j])
-			if links == 0 {
-				links = r.directLinks(i, j, direct)
-			}
-			m.Paths[i][j].NVLinks, m.Paths[j][i].NVLinks = links, links
-		}
-	}
+	m.JoinNVLinks(switched, direct)
 	switch {
-	case behindSwitch:
+	case slices.ContainsFunc(switched, func(links uint) bool { return links > 0 }):
 		m.NVSwitch = gpu.Present
 	case any:
 		m.NVSwitch = gpu.Absent
@@ -83,22 +73,6 @@ func (r *ncclReader) linkCount(link *node) (uint, bool) {
 		return 0, false
 	}
 	return uint(count), true
-}
-
-// directLinks joins what the two ends say. One end alone counts; where they
-// differ the fewer do.
-func (r *ncclReader) directLinks(i, j int, direct []map[int]uint) uint {
-	a, b := direct[i][j], direct[j][i]
-	if a == b {
-		return a
-	}
-	m := r.machine
-	counted := min(a, b)
-	if counted == 0 {
-		counted = max(a, b)
-	}
-	m.Warn("GPU %s says %d NVLinks to GPU %s, which says %d; %d count", m.GPUs[i].BusID, a, m.GPUs[j].BusID, b, counted)
-	return counted
 }
 
 // maskToList turns NCCL's CPU mask, words of hex digits with the highest CPUs

@@ -61,7 +61,12 @@ func ReadFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxTextBytes+1))
+	return ReadText(name, file)
+}
+
+// ReadText reads all of r, at most 4 MiB; name is for the error.
+func ReadText(name string, r io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxTextBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/shoenig/test/must"
+)
+
+func TestConfigurationIsCheckedFieldByField(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "broken.yaml")
+	must.NoError(t, os.WriteFile(broken, []byte("name: Box\nparts:\n  a: { modell: x }\n"), 0o600))
+	cases := []struct {
+		name string
+		set  func(*rawConfig)
+		want string
+	}{
+		{"period that is none", func(c *rawConfig) { c.FingerprintPeriod = "often" }, `fingerprint_period "often": it must be a duration from 1s to 24h0m0s`},
+		{"period too short", func(c *rawConfig) { c.FingerprintPeriod = "10ms" }, `fingerprint_period "10ms"`},
+		{"period too long", func(c *rawConfig) { c.FingerprintPeriod = "25h" }, `fingerprint_period "25h"`},
+		{"empty ID", func(c *rawConfig) { c.IgnoredGPUIDs = []string{"GPU-1", " "} }, "ignored_gpu_ids[1] is empty"},
+		{"unknown profile", func(c *rawConfig) { c.Profile = "dgx" }, `profile: profile "dgx" is not known; allowed are dgx-a100, dgx-h100,`},
+		{"broken profile", func(c *rawConfig) { c.Profile = broken }, broken + `:3: unknown key "modell"`},
+		{"seed alone", func(c *rawConfig) { c.ProfileSeed = "x" }, `profile_seed "x": it is of use only together with profile`},
+		{"library and profile", func(c *rawConfig) { c.Profile, c.NVMLLibrary = "dgx-h100", "/lib/x.so" }, "either read or simulated"},
+		{"library by name", func(c *rawConfig) { c.NVMLLibrary = "x.so" }, `nvml_library "x.so": it must be an absolute path`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			raw := rawConfig{Enabled: true, FingerprintPeriod: "1m"}
+			c.set(&raw)
+			_, err := raw.check()
+			must.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestConfigurationDefaults(t *testing.T) {
+	c, err := parseConfig(&base.Config{})
+	must.NoError(t, err)
+	must.True(t, c.enabled)
+	must.EqOp(t, time.Minute, c.period)
+	must.Nil(t, c.simulated)
+
+	_, err = parseConfig(&base.Config{PluginConfig: []byte{0xc1}})
+	must.ErrorContains(t, err, "decoding the configuration")
+}
+
+func TestProfileSeedDefaultsToTheHost(t *testing.T) {
+	host, err := os.Hostname()
+	must.NoError(t, err)
+	unset, err := simulate("dgx-h100", "")
+	must.NoError(t, err)
+	named, err := simulate("dgx-h100", host)
+	must.NoError(t, err)
+	other, err := simulate("dgx-h100", host+"2")
+	must.NoError(t, err)
+	must.Eq(t, named.GPUs, unset.GPUs)
+	must.NotEqOp(t, named.GPUs[0].UUID, other.GPUs[0].UUID)
+}

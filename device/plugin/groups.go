@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/topology"
+)
+
+// What every device of ours is to Nomad.
+const (
+	vendor     = "nvidia"
+	deviceType = device.DeviceTypeGPU
+	// noModel is the group of GPUs whose product name is not known: Nomad
+	// refuses a group without a name.
+	noModel = "NVIDIA GPU"
+)
+
+// groupName is the Nomad device name of a GPU: its model.
+func groupName(g *gpu.GPU) string { return cmp.Or(g.Model, noModel) }
+
+// DeviceGroups turns a machine into what Nomad sees: one group a model, groups
+// by name and devices by UUID, so that the same machine always gives the same
+// value. GPUs without a UUID cannot be addressed and are left out, as are
+// those that the user ignores.
+func DeviceGroups(m *gpu.Machine, ignored map[string]bool) []*device.DeviceGroup {
+	members := make(map[string][]int)
+	for i := range m.GPUs {
+		if g := &m.GPUs[i]; g.UUID != "" && !ignored[g.UUID] {
+			members[groupName(g)] = append(members[groupName(g)], i)
+		}
+	}
+	groups := make([]*device.DeviceGroup, 0, len(members))
+	for name, gpus := range members {
+		group := &device.DeviceGroup{Vendor: vendor, Type: deviceType, Name: name, Attributes: attributes(m, gpus)}
+		for _, i := range gpus {
+			g := &m.GPUs[i]
+			d := &device.Device{ID: g.UUID, Healthy: g.Fault == "", HealthDesc: g.Fault}
+			if g.BusID != "" {
+				d.HwLocality = &device.DeviceLocality{PciBusID: gpu.NormalBusID(g.BusID)}
+			}
+			group.Devices = append(group.Devices, d)
+		}
+		slices.SortFunc(group.Devices, func(a, b *device.Device) int { return strings.Compare(a.ID, b.ID) })
+		groups = append(groups, group)
+	}
+	slices.SortFunc(groups, func(a, b *device.DeviceGroup) int { return strings.Compare(a.Name, b.Name) })
+	return groups
+}
+
+// attributes are those of a group. The first nine have the names and units of
+// nomad-device-nvidia, so that its job files keep working. Nothing here may
+// flicker: every change is an update of the node. Where GPUs of one model
+// differ, the least value counts, because a constraint asks for at least.
+func attributes(m *gpu.Machine, gpus []int) map[string]*structs.Attribute {
+	a := attributeSet{}
+	least := func(value func(g *gpu.GPU) uint64) uint64 {
+		low := value(&m.GPUs[gpus[0]])
+		for _, i := range gpus[1:] {
+			low = min(low, value(&m.GPUs[i]))
+		}
+		return low
+	}
+	same := func(value func(g *gpu.GPU) string) string {
+		first := value(&m.GPUs[gpus[0]])
+		for _, i := range gpus[1:] {
+			if value(&m.GPUs[i]) != first {
+				return ""
+			}
+		}
+		return first
+	}
+	a.number("memory", least(func(g *gpu.GPU) uint64 { return g.MemoryMiB }), structs.UnitMiB)
+	a.number("bar1", least(func(g *gpu.GPU) uint64 { return g.BAR1MiB }), structs.UnitMiB)
+	a.number("power", least(func(g *gpu.GPU) uint64 { return uint64(g.PowerLimitW) }), structs.UnitW)
+	a.number("cores_clock", least(func(g *gpu.GPU) uint64 { return uint64(g.CoresClockMHz) }), structs.UnitMHz)
+	a.number("memory_clock", least(func(g *gpu.GPU) uint64 { return uint64(g.MemoryClockMHz) }), structs.UnitMHz)
+	a.number("pci_bandwidth", least(func(g *gpu.GPU) uint64 { return uint64(g.PCIeMBps()) }), structs.UnitMBPerS)
+	a.word("driver_version", m.DriverVersion)
+	a.word("display_state", same(func(g *gpu.GPU) string { return g.DisplayState }))
+	a.word("persistence_mode", same(func(g *gpu.GPU) string { return g.PersistenceMode }))
+
+	a.word("architecture", same(func(g *gpu.GPU) string { return g.Architecture }))
+	a.word("compute_capability", same(func(g *gpu.GPU) string { return g.ComputeCapability }))
+	a.word("cuda_version", m.CUDAVersion)
+	a.number("numa_nodes", countNUMANodes(m, gpus), "")
+	a.nvlink(m, gpus, least)
+	a.nics(m)
+
+	healthy := 0
+	var faults []string
+	for _, i := range gpus {
+		if fault := m.GPUs[i].Fault; fault == "" {
+			healthy++
+		} else {
+			faults = append(faults, fault)
+		}
+	}
+	a.count("count", len(gpus))
+	a.count("healthy_count", healthy)
+	a.flag("simulated", m.Simulated)
+	slices.Sort(faults)
+	a.word("fault", strings.Join(slices.Compact(faults), "; "))
+	return a
+}
+
+// countNUMANodes is 0 if the node of any GPU is not known.
+func countNUMANodes(m *gpu.Machine, gpus []int) uint64 {
+	nodes := make(map[int]bool)
+	for _, i := range gpus {
+		nodes[m.GPUs[i].NUMANode] = true
+	}
+	if nodes[gpu.NoNUMA] {
+		return 0
+	}
+	return uint64(len(nodes))
+}
+
+// attributeSet collects attributes; a value that is not known is left out.
+type attributeSet map[string]*structs.Attribute
+
+func (a attributeSet) number(name string, value uint64, unit string) {
+	if value > 0 {
+		n := int64(value)
+		a[name] = &structs.Attribute{Int: &n, Unit: unit}
+	}
+}
+
+func (a attributeSet) count(name string, value int) {
+	n := int64(value)
+	a[name] = &structs.Attribute{Int: &n}
+}
+
+func (a attributeSet) word(name, value string) {
+	if value != "" {
+		a[name] = &structs.Attribute{String: &value}
+	}
+}
+
+func (a attributeSet) flag(name string, value bool) {
+	a[name] = &structs.Attribute{Bool: &value}
+}
+
+// nvlink adds what is known of NVLink, per GPU and in one direction. The island
+// size is that of the smallest island, so that a constraint on it holds for
+// every GPU of the group.
+func (a attributeSet) nvlink(m *gpu.Machine, gpus []int, least func(func(g *gpu.GPU) uint64) uint64) {
+	if m.NVSwitch != gpu.Unknown {
+		a.flag("nvswitch", m.NVSwitch == gpu.Present)
+	}
+	sizes := topology.IslandSizes(m)
+	island := sizes[gpus[0]]
+	for _, i := range gpus {
+		island = min(island, sizes[i])
+	}
+	a.count("nvlink_island_size", island)
+	links := least(func(g *gpu.GPU) uint64 { return uint64(g.NVLinks) })
+	a.count("nvlink_links", int(links))
+	a.number("nvlink_bandwidth", least(func(g *gpu.GPU) uint64 { return uint64(g.NVLinks * g.NVLinkMBps()) })/1000, structs.UnitGBPerS)
+	if version := m.GPUs[gpus[0]].NVLinkVersion; version > 0 && links > 0 {
+		a["nvlink_version"] = &structs.Attribute{Float: &version}
+	}
+}
+
+func (a attributeSet) nics(m *gpu.Machine) {
+	rdma := slices.ContainsFunc(m.NICs, func(n gpu.NIC) bool { return n.RDMA })
+	a.count("nic_count", len(m.NICs))
+	a.flag("rdma", rdma)
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/profile"
+)
+
+func simulated(t testing.TB, name string) *gpu.Machine {
+	t.Helper()
+	m, err := profile.Load(name)
+	must.NoError(t, err)
+	must.NoError(t, profile.Simulate(m, "node-1"))
+	return m
+}
+
+func shown(group *device.DeviceGroup) map[string]string {
+	out := make(map[string]string)
+	for name, value := range group.Attributes {
+		out[name] = value.GoString()
+	}
+	return out
+}
+
+func TestAttributesOfADGXH100(t *testing.T) {
+	groups := DeviceGroups(simulated(t, "dgx-h100"), nil)
+	must.Len(t, 1, groups)
+	must.EqOp(t, "nvidia", groups[0].Vendor)
+	must.EqOp(t, "gpu", groups[0].Type)
+	must.EqOp(t, "NVIDIA H100 80GB HBM3", groups[0].Name)
+	must.Len(t, 8, groups[0].Devices)
+	want := map[string]*structs.Attribute{
+		"memory":             structs.NewIntAttribute(81559, "MiB"),
+		"bar1":               structs.NewIntAttribute(131072, "MiB"),
+		"power":              structs.NewIntAttribute(700, "W"),
+		"cores_clock":        structs.NewIntAttribute(1980, "MHz"),
+		"memory_clock":       structs.NewIntAttribute(2619, "MHz"),
+		"pci_bandwidth":      structs.NewIntAttribute(63008, "MB/s"),
+		"driver_version":     structs.NewStringAttribute("550.54.15"),
+		"display_state":      structs.NewStringAttribute("Disabled"),
+		"persistence_mode":   structs.NewStringAttribute("Enabled"),
+		"architecture":       structs.NewStringAttribute("hopper"),
+		"compute_capability": structs.NewStringAttribute("9.0"),
+		"cuda_version":       structs.NewStringAttribute("12.4"),
+		"numa_nodes":         structs.NewIntAttribute(2, ""),
+		"nvlink_version":     structs.NewFloatAttribute(4, ""),
+		"nvlink_links":       structs.NewIntAttribute(18, ""),
+		"nvlink_bandwidth":   structs.NewIntAttribute(450, "GB/s"),
+		"nvlink_island_size": structs.NewIntAttribute(8, ""),
+		"nvswitch":           structs.NewBoolAttribute(true),
+		"nic_count":          structs.NewIntAttribute(12, ""),
+		"rdma":               structs.NewBoolAttribute(true),
+		"count":              structs.NewIntAttribute(8, ""),
+		"healthy_count":      structs.NewIntAttribute(8, ""),
+		"simulated":          structs.NewBoolAttribute(true),
+	}
+	must.Eq(t, want, groups[0].Attributes)
+}
+
+func TestEveryProfileGivesGroupsThatNomadAccepts(t *testing.T) {
+	for _, name := range profile.Names() {
+		for _, group := range DeviceGroups(simulated(t, name), nil) {
+			must.NoError(t, group.Validate())
+			must.Greater(t, 20, len(group.Attributes), must.Sprint(name))
+		}
+	}
+}
+
+func TestGroupsOfAMixedAndFaultyMachine(t *testing.T) {
+	m := &gpu.Machine{
+		GPUs: []gpu.GPU{
+			{UUID: "GPU-b", Model: "B", BusID: "00000000:1B:00.0", NUMANode: 0, MemoryMiB: 200, Architecture: "x"},
+			{UUID: "GPU-a", Model: "B", NUMANode: 0, MemoryMiB: 100, Architecture: "y", Fault: "fell off the bus"},
+			{UUID: "GPU-c", Model: "A", NUMANode: gpu.NoNUMA},
+			{UUID: "GPU-d", NUMANode: 1},
+			{UUID: "", Model: "A"},
+			{UUID: "GPU-e", Model: "A"},
+		},
+		Paths: gpu.NewPaths(6),
+	}
+	groups := DeviceGroups(m, map[string]bool{"GPU-e": true})
+	must.Len(t, 3, groups)
+	a, b, unnamed := groups[0], groups[1], groups[2]
+	must.EqOp(t, "A", a.Name)
+	must.Len(t, 1, a.Devices)
+	must.Nil(t, a.Devices[0].HwLocality)
+	must.EqOp(t, noModel, unnamed.Name)
+
+	must.Eq(t, []*device.Device{
+		{ID: "GPU-a", Healthy: false, HealthDesc: "fell off the bus"},
+		{ID: "GPU-b", Healthy: true, HwLocality: &device.DeviceLocality{PciBusID: "0000:1b:00.0"}},
+	}, b.Devices)
+	got := shown(b)
+	must.EqOp(t, "100MiB", got["memory"]) // the least of the group
+	must.EqOp(t, "1", got["healthy_count"])
+	must.EqOp(t, "2", got["count"])
+	must.EqOp(t, "fell off the bus", got["fault"])
+	must.EqOp(t, "1", got["numa_nodes"])
+	for _, name := range []string{"architecture", "nvswitch", "bar1", "nvlink_version", "nvlink_bandwidth", "cuda_version"} {
+		must.MapNotContainsKey(t, got, name) // differs, or not known
+	}
+	must.MapNotContainsKey(t, shown(a), "numa_nodes")
+	for _, group := range groups {
+		must.NoError(t, group.Validate())
+	}
+}
+
+func TestIslandSizeHoldsForEveryGPUOfTheGroup(t *testing.T) {
+	must.EqOp(t, "2", shown(DeviceGroups(simulated(t, "pcie-nvlink-pairs"), nil)[0])["nvlink_island_size"])
+	m := simulated(t, "pcie-nvlink-pairs")
+	m.Paths[2][3].NVLinks, m.Paths[3][2].NVLinks = 0, 0
+	must.EqOp(t, "1", shown(DeviceGroups(m, nil)[0])["nvlink_island_size"])
+}
+
+func TestReserve(t *testing.T) {
+	m := simulated(t, "pcie-nvlink-pairs")
+	// Bridge 0 with 2 and 1 with 3 instead, so that order matters.
+	m.GPUs[1], m.GPUs[2] = m.GPUs[2], m.GPUs[1]
+	m.Paths = gpu.NewPaths(4)
+	for _, pair := range [][2]int{{0, 2}, {1, 3}} {
+		m.Paths[pair[0]][pair[1]].NVLinks, m.Paths[pair[1]][pair[0]].NVLinks = 12, 12
+	}
+	id := func(i int) string { return m.GPUs[i].UUID }
+
+	envs, err := reserve(m, nil, []string{id(0), id(1), id(2), id(3), id(1)})
+	must.NoError(t, err)
+	order := id(0) + "," + id(2) + "," + id(1) + "," + id(3)
+	must.Eq(t, map[string]string{
+		"NVIDIA_VISIBLE_DEVICES": order, "CUDA_VISIBLE_DEVICES": order,
+		"GPU_DEVICES_NVIDIA_A100_80GB_PCIE": order,
+	}, envs)
+
+	_, err = reserve(m, nil, []string{id(0), "GPU-no-such"})
+	must.ErrorContains(t, err, `cannot reserve "GPU-no-such": this node has no such GPU`)
+	_, err = reserve(m, map[string]bool{id(0): true}, []string{id(0)})
+	must.ErrorContains(t, err, id(0))
+	_, err = reserve(m, nil, nil)
+	must.ErrorContains(t, err, "no device ID")
+	m.GPUs[0].UUID = ""
+	_, err = reserve(m, nil, []string{""})
+	must.Error(t, err)
+}
+
+func TestStatsAreNeverNil(t *testing.T) {
+	m := simulated(t, "dgx-a100")
+	now := time.Unix(1, 0)
+	groups := StatsGroups(m, nil, nil, now)
+	must.Len(t, 1, groups)
+	must.MapLen(t, 8, groups[0].InstanceStats)
+	for _, stats := range groups[0].InstanceStats {
+		must.NotNil(t, stats.Stats)
+		must.NotNil(t, stats.Summary)
+		must.EqOp(t, now, stats.Timestamp)
+	}
+
+	samples, err := simulation{m}.Samples()
+	must.NoError(t, err)
+	for _, stats := range StatsGroups(m, samples, nil, now)[0].InstanceStats {
+		must.MapContainsKeys(t, stats.Stats.Attributes, []string{
+			"GPU utilization", "Memory utilization", "Encoder utilization", "Decoder utilization", "Temperature",
+			"Power usage", "Memory state", "BAR1 buffer state", "ECC L1 errors", "ECC L2 errors", "ECC memory errors",
+		})
+		must.EqOp(t, 512, *stats.Summary.IntNumeratorVal)
+		must.EqOp(t, 81920, *stats.Summary.IntDenominatorVal)
+		must.EqOp(t, "MiB", stats.Summary.Unit)
+		must.EqOp(t, 66, *stats.Stats.Attributes["Power usage"].IntNumeratorVal)
+	}
+}

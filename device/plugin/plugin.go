@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package plugin is the Nomad device plugin: it joins a source of machines
+// (NVML or a profile) with what is concluded from them, and speaks Nomad's
+// device protocol.
+//
+// Three rules of that protocol shape it. A fingerprint error, or the end of
+// its stream, makes Nomad give the plugin up until the agent restarts: so a
+// reading that fails is logged and tried again, and never sent. Every
+// fingerprint that is sent updates the node: so only changes are sent. And a
+// reservation is told neither the allocation nor its end: so it depends on the
+// device IDs alone.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/nvml"
+)
+
+// Name is the plugin's name, which is also that of its executable.
+const Name = "nomad-device-gpu"
+
+// Source is where machines come from.
+type Source interface {
+	// Machine reads all. On an error nothing is known; a GPU that fails alone
+	// is in the machine with its fault, or in its warnings.
+	Machine() (*gpu.Machine, error)
+	// Samples reads the momentary values of the GPUs that answer, by UUID.
+	Samples() (map[string]gpu.Sample, error)
+}
+
+// Device implements Nomad's device.DevicePlugin.
+type Device struct {
+	version string
+	logger  hclog.Logger
+	// newSource is replaced in tests.
+	newSource func(config, hclog.Logger) Source
+	// restart ends the process; Nomad starts a plugin that ended at once.
+	restart func()
+	// firstWait is how long the first fingerprint may wait for the source. The
+	// node registers only after it: Nomad waits up to 50 s.
+	firstWait time.Duration
+
+	mu      sync.Mutex
+	config  config
+	source  Source
+	machine *gpu.Machine // the last that was read whole
+}
+
+// New makes the plugin; it does nothing until it is configured.
+func New(version string, logger hclog.Logger) *Device {
+	return &Device{
+		version:   version,
+		logger:    logger.Named("gpu"),
+		newSource: chooseSource,
+		restart:   func() { os.Exit(1) },
+		firstWait: 10 * time.Second,
+	}
+}
+
+func chooseSource(c config, logger hclog.Logger) Source {
+	if c.simulated != nil {
+		return simulation{machine: c.simulated}
+	}
+	return nvml.NewReader(c.nvmlLibrary)
+}
+
+// PluginInfo implements base.BasePlugin.
+func (d *Device) PluginInfo() (*base.PluginInfoResponse, error) {
+	return &base.PluginInfoResponse{
+		Type:              base.PluginTypeDevice,
+		PluginApiVersions: []string{device.ApiVersion010},
+		PluginVersion:     d.version,
+		Name:              Name,
+	}, nil
+}
+
+// ConfigSchema implements base.BasePlugin.
+func (d *Device) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil }
+
+// SetConfig implements base.BasePlugin. It checks everything and touches no
+// hardware.
+func (d *Device) SetConfig(c *base.Config) error {
+	parsed, err := parseConfig(c)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.config, d.source, d.machine = parsed, d.newSource(parsed, d.logger), nil
+	return nil
+}
+
+// configured gives the configuration and the source that goes with it.
+func (d *Device) configured() (config, Source, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.source == nil:
+		return config{}, nil, fmt.Errorf("the plugin has not been configured")
+	case !d.config.enabled:
+		return config{}, nil, device.ErrPluginDisabled
+	}
+	return d.config, d.source, nil
+}
+
+// read takes a reading and keeps it for reservations.
+func (d *Device) read(source Source) (*gpu.Machine, error) {
+	machine, err := source.Machine()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.source == source {
+		d.machine = machine
+	}
+	return machine, nil
+}
+
+// known is the last machine that was read; if there is none yet, it is read
+// now: a plugin that was restarted is asked for reservations at once.
+func (d *Device) known(source Source) (*gpu.Machine, error) {
+	d.mu.Lock()
+	machine := d.machine
+	d.mu.Unlock()
+	if machine != nil {
+		return machine, nil
+	}
+	return d.read(source)
+}
+
+// Fingerprint implements device.DevicePlugin.
+func (d *Device) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
+	c, source, err := d.configured()
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *device.FingerprintResponse)
+	go d.fingerprint(ctx, c, source, out)
+	return out, nil
+}
+
+// Stats implements device.DevicePlugin.
+func (d *Device) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
+	c, source, err := d.configured()
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *device.StatsResponse)
+	go d.stats(ctx, c, source, interval, out)
+	return out, nil
+}

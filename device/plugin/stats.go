@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+)
+
+// stats sends samples at once and then every interval, until the context ends.
+// A failure is logged, not sent: an error makes Nomad wait up to half an hour,
+// and the end of the stream is for good.
+func (d *Device) stats(ctx context.Context, c config, source Source, interval time.Duration, out chan<- *device.StatsResponse) {
+	defer close(out)
+	if interval <= 0 {
+		interval = time.Second
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	failure := ""
+	for {
+		response, err := d.sample(c, source)
+		switch {
+		case err != nil && failure != err.Error():
+			failure = err.Error()
+			d.logger.Error("cannot read the GPUs' statistics; trying again", "error", err, "interval", interval)
+		case err == nil:
+			failure = ""
+			select {
+			case <-ctx.Done():
+				return
+			case out <- response:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (d *Device) sample(c config, source Source) (response *device.StatsResponse, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			response, err = nil, fmt.Errorf("panic while reading statistics: %v", p)
+		}
+	}()
+	machine, err := d.known(source)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := source.Samples()
+	if err != nil {
+		return nil, err
+	}
+	return &device.StatsResponse{Groups: StatsGroups(machine, samples, c.ignored, time.Now())}, nil
+}
+
+// StatsGroups arranges samples by device group. Every GPU has an entry with a
+// summary and a Stats object, also if nothing of it is known: `nomad node
+// status -stats` panics without (Nomad 1.6.3).
+func StatsGroups(m *gpu.Machine, samples map[string]gpu.Sample, ignored map[string]bool, at time.Time) []*device.DeviceGroupStats {
+	groups := []*device.DeviceGroupStats{}
+	for _, group := range DeviceGroups(m, ignored) {
+		stats := &device.DeviceGroupStats{
+			Vendor: group.Vendor, Type: group.Type, Name: group.Name,
+			InstanceStats: make(map[string]*device.DeviceStats, len(group.Devices)),
+		}
+		for _, d := range group.Devices {
+			stats.InstanceStats[d.ID] = deviceStats(samples[d.ID], at)
+		}
+		groups = append(groups, stats)
+	}
+	return groups
+}
+
+// deviceStats uses the names and units of nomad-device-nvidia.
+func deviceStats(s gpu.Sample, at time.Time) *device.DeviceStats {
+	memory := fraction(s.MemoryUsedMiB, s.MemoryTotalMiB, "MiB", "Memory in use / memory of the GPU")
+	values := map[string]*structs.StatValue{
+		"GPU utilization":     single(s.UtilizationPercent, "%", "Part of the last sampling period in which a kernel ran"),
+		"Memory utilization":  single(s.MemoryUtilizationPercent, "%", "Part of the last sampling period in which memory was read or written"),
+		"Encoder utilization": single(s.EncoderPercent, "%", "Use of the video encoder in the last sampling period"),
+		"Decoder utilization": single(s.DecoderPercent, "%", "Use of the video decoder in the last sampling period"),
+		"Temperature":         single(s.TemperatureC, "C", "Temperature of the GPU's die"),
+		"Power usage":         single(s.PowerW, "W", "Power that the GPU and its memory draw"),
+		"Memory state":        memory,
+		"BAR1 buffer state":   fraction(s.BAR1UsedMiB, s.BAR1TotalMiB, "MiB", "BAR1 space in use / BAR1 space of the GPU"),
+		"ECC L1 errors":       single(s.ECCL1, "#", "Errors in the L1 cache since the driver was loaded"),
+		"ECC L2 errors":       single(s.ECCL2, "#", "Errors in the L2 cache since the driver was loaded"),
+		"ECC memory errors":   single(s.ECCMemory, "#", "Errors in the GPU's memory since the driver was loaded"),
+	}
+	for name, value := range values {
+		if value == nil {
+			delete(values, name)
+		}
+	}
+	summary := memory
+	if summary == nil {
+		unknown := "N/A"
+		summary = &structs.StatValue{StringVal: &unknown, Desc: "Memory in use is not known"}
+	}
+	return &device.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: values}, Timestamp: at}
+}
+
+func single[T uint | uint64](value *T, unit, desc string) *structs.StatValue {
+	if value == nil {
+		return nil
+	}
+	n := int64(*value)
+	return &structs.StatValue{IntNumeratorVal: &n, Unit: unit, Desc: desc}
+}
+
+func fraction(value, of *uint64, unit, desc string) *structs.StatValue {
+	if value == nil || of == nil {
+		return nil
+	}
+	n, d := int64(*value), int64(*of)
+	return &structs.StatValue{IntNumeratorVal: &n, IntDenominatorVal: &d, Unit: unit, Desc: desc}
+}
