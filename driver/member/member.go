@@ -46,6 +46,10 @@ type Options struct {
 	SessionTTL time.Duration
 	// ConsulGrace is how long a process runs on while the store is out of reach.
 	ConsulGrace time.Duration
+	// DisagreeGrace is how long a member with another spec than the gang's
+	// waits for that gang to end: when a job is changed, Nomad starts the new
+	// allocations while the old ones still leave.
+	DisagreeGrace time.Duration
 }
 
 // Result is how it ended.
@@ -169,15 +173,25 @@ func (l *loop) tell(ctx context.Context, e gang.Event) {
 // agree waits for the store and compares the spec.
 func (l *loop) agree(ctx context.Context) (Result, bool) {
 	left := Result{Outcome: gang.Outcome{Reason: "stopped by Nomad before it joined"}}
+	begin, told := time.Now(), false
 	for {
 		spec, err := l.o.Store.AgreeSpec(ctx, l.o.Spec)
 		if err == nil {
-			if err := l.o.Spec.Agree(spec); err != nil {
-				return Result{Outcome: gang.Outcome{State: gang.Failed, Reason: fmt.Sprintf("members disagree: %s", err)}}, false
+			differs := l.o.Spec.Agree(spec)
+			if differs == nil {
+				return Result{}, true
 			}
-			return Result{}, true
+			reason := fmt.Sprintf("members disagree: %s", differs)
+			if time.Since(begin) >= l.o.DisagreeGrace {
+				return Result{Outcome: gang.Outcome{State: gang.Failed, Reason: reason}}, false
+			}
+			if !told {
+				told = true
+				l.o.Report(Event{"Waiting", fmt.Sprintf("%s; waiting up to %s for that gang to end", reason, l.o.DisagreeGrace)})
+			}
+		} else {
+			l.session.trouble(l.o, err)
 		}
-		l.session.trouble(l.o, err)
 		select {
 		case <-ctx.Done():
 			return Result{Detached: true}, false

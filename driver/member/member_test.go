@@ -99,11 +99,12 @@ func (s *seat) result(t *testing.T) member.Result {
 }
 
 type table struct {
-	t      *testing.T
-	server *consultest.Server
-	spec   gang.Spec
-	key    gang.Key
-	grace  time.Duration
+	t        *testing.T
+	server   *consultest.Server
+	spec     gang.Spec
+	key      gang.Key
+	grace    time.Duration
+	disagree time.Duration
 }
 
 func newTable(t *testing.T, nodes int) *table {
@@ -120,7 +121,7 @@ func (tb *table) join(i int, resume *member.State) *seat {
 	tb.t.Cleanup(cancel)
 	o := member.Options{Spec: tb.spec, Key: tb.key, Runner: s.runner, Leave: s.leave, Resume: resume, Running: resume != nil,
 		Store:      consul.New(tb.server.Client, "", tb.key, s.alloc, 10*time.Second),
-		SessionTTL: 10 * time.Second, ConsulGrace: tb.grace,
+		SessionTTL: 10 * time.Second, ConsulGrace: tb.grace, DisagreeGrace: tb.disagree,
 		Self: gang.Member{Alloc: s.alloc, Index: i, Node: fmt.Sprintf("node-%d", i), Slots: 8,
 			Address: netip.MustParseAddr("127.0.0.1"), Ports: [2]int{20000 + i, 21000 + i}},
 		Report: func(e member.Event) { s.mu.Lock(); s.said = append(s.said, e.Kind+": "+e.Message); s.mu.Unlock() },
@@ -213,7 +214,13 @@ func TestAMemberWithAnotherSpecSaysBothValues(t *testing.T) {
 	r := tb.join(1, nil).result(t)
 	must.Eq(t, gang.Failed, r.State)
 	must.StrContains(t, r.Reason, "gang.nodes: 3 here, 2 in the gang")
+	tb.disagree = time.Minute
+	later := tb.join(2, nil)
+	tb.eventually("it waits for the other gang", func() bool { return later.heard("members disagree") })
 	close(first.leave)
+	tb.eventually("it goes on once that has ended", func() bool { return later.heard("1 of 3 members") })
+	close(later.leave)
+	must.Eq(t, "stopped by Nomad", later.result(t).Reason)
 	must.Eq(t, "stopped by Nomad", first.result(t).Reason)
 	tb.nothingLeft()
 }
@@ -244,8 +251,6 @@ func TestARestartedDriverGoesOnWithoutARestartOfTheGang(t *testing.T) {
 	seats[0].cancel()
 	must.True(t, seats[0].result(t).Detached)
 	again := tb.join(0, &seats[0].state)
-	again.mu.Lock()
-	again.mu.Unlock()
 	again.runner.mu.Lock()
 	again.running = 1
 	again.runner.mu.Unlock()

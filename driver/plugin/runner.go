@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/environ"
+	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+	"github.com/nomad-gpu/nomad-gpu/driver/member"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+)
+
+// runner makes each generation's process of one task, in a directory of its
+// own below the task's.
+type runner struct {
+	runtime  runtime.Runtime
+	dir      string // holds a directory for each generation
+	spec     runtime.Spec
+	settings environ.Settings
+	exits    chan gang.Exit
+
+	mu         sync.Mutex
+	signal     syscall.Signal
+	grace      time.Duration
+	generation uint64
+	process    runtime.Process
+	watched    context.CancelFunc
+}
+
+var _ member.Runner = (*runner)(nil)
+
+func (r *runner) generationDir(generation uint64) string {
+	return filepath.Join(r.dir, strconv.FormatUint(generation, 10))
+}
+
+func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
+	if err := os.WriteFile(r.settings.Hostfile, environ.Hostfile(a), 0o644); err != nil {
+		return fmt.Errorf("write the host file: %w", err)
+	}
+	if dir := r.settings.CheckpointDir; dir != "" {
+		if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+			return fmt.Errorf("checkpoint.dir: %q is no directory", dir)
+		}
+	}
+	spec := r.spec
+	spec.Env = environ.List(environ.Environment(a, r.settings))
+	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	old := r.generation
+	r.generation, r.process = a.Generation, p
+	r.mu.Unlock()
+	if old != 0 && old != a.Generation {
+		return os.RemoveAll(r.generationDir(old))
+	}
+	return nil
+}
+
+// attach takes up the process of a former life of the driver.
+func (r *runner) attach(ctx context.Context, generation uint64) error {
+	p, err := r.runtime.Attach(ctx, r.generationDir(generation))
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.generation, r.process = generation, p
+	r.mu.Unlock()
+	return nil
+}
+
+func (r *runner) of(generation uint64) (runtime.Process, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.process == nil || r.generation != generation {
+		return nil, fmt.Errorf("there is no process of generation %d", generation)
+	}
+	return r.process, nil
+}
+
+func (r *runner) Start(ctx context.Context, generation uint64) error {
+	p, err := r.of(generation)
+	if err != nil {
+		return err
+	}
+	if err := p.Start(ctx); err != nil {
+		return err
+	}
+	r.watch(generation, p)
+	return nil
+}
+
+// watch tells the process's exit once it is there.
+func (r *runner) watch(generation uint64, p runtime.Process) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.mu.Lock()
+	r.watched = cancel
+	r.mu.Unlock()
+	go func() {
+		defer cancel()
+		x, err := p.Wait(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			x = gang.Exit{Err: err.Error()}
+		}
+		x.Generation = generation
+		r.exits <- x
+	}()
+}
+
+func (r *runner) Stop(ctx context.Context, generation uint64) error {
+	p, err := r.of(generation)
+	if err != nil {
+		return nil // it was never created, or its directory is gone with it
+	}
+	signal, grace := r.stopsWith()
+	return p.Stop(ctx, signal, grace)
+}
+
+func (r *runner) Exited() <-chan gang.Exit { return r.exits }
+
+// stopWith sets how the next stop goes.
+func (r *runner) stopWith(signal syscall.Signal, grace time.Duration) {
+	r.mu.Lock()
+	r.signal, r.grace = signal, grace
+	r.mu.Unlock()
+}
+
+func (r *runner) stopsWith() (syscall.Signal, time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.signal, r.grace
+}
+
+// current is the newest process; nil: none was created yet.
+func (r *runner) current() runtime.Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.process
+}
+
+// detach stops watching; the process goes on.
+func (r *runner) detach() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watched != nil {
+		r.watched()
+	}
+}
