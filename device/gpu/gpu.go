@@ -41,6 +41,17 @@ func (p Presence) String() string {
 // MarshalText makes JSON show the word rather than a number.
 func (p Presence) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
+// UnmarshalText reads the word.
+func (p *Presence) UnmarshalText(text []byte) error {
+	for _, presence := range []Presence{Unknown, Absent, Present} {
+		if presence.String() == string(text) {
+			*p = presence
+			return nil
+		}
+	}
+	return fmt.Errorf("%q: allowed are yes, no and unknown", text)
+}
+
 // Machine is one host as far as its GPUs are concerned.
 //
 // GPUs and NICs are referred to by their position in the slices, never by

@@ -101,4 +101,9 @@ func TestMachineIsReadableAsJSON(t *testing.T) {
 	must.StrContains(t, string(b), `"nvswitch":"yes"`)
 	must.StrContains(t, string(b), `"nic_paths":[["PIX"]]`)
 	must.StrContains(t, string(b), `"numa_node":-1`)
+	var back Machine
+	must.NoError(t, json.Unmarshal(b, &back))
+	must.Eq(t, m, back)
+	must.Error(t, json.Unmarshal([]byte(`{"nvswitch":"maybe"}`), &back))
+	must.Error(t, json.Unmarshal([]byte(`{"nic_paths":[["near"]]}`), &back))
 }

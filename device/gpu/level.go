@@ -2,6 +2,8 @@
 
 package gpu
 
+import "fmt"
+
 // Level is a distance over PCIe in the words of `nvidia-smi topo -m`. Nearer
 // is greater; [NoLevel] is "not known" and compares as farthest of all.
 type Level int8
@@ -28,6 +30,16 @@ func (l Level) String() string {
 
 // MarshalText makes JSON show the word.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText reads the word.
+func (l *Level) UnmarshalText(text []byte) error {
+	level, ok := ParseLevel(string(text))
+	if !ok && string(text) != levelNames[NoLevel] {
+		return fmt.Errorf("PCIe level %q: allowed are SYS, NODE, PHB, PXB, PIX and ?", text)
+	}
+	*l = level
+	return nil
+}
 
 // ParseLevel reads nvidia-smi's word. SOC is what SYS was called before driver
 // 384.

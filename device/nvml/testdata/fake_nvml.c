@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MPL-2.0
+//
+// A stand-in for libnvidia-ml.so.1. It is driven by a text file, named by the
+// environment variable FAKE_NVML_STATE, that is read anew at every call:
+//
+//   gpus 8                      how many there are
+//   links switch 18             18 links of each GPU into switches; or
+//   links pairs 12              12 links between GPUs 0 and 1, 2 and 3, …; or
+//   links hidden 18             18 links to an end that the guest may not see
+//   error FUNCTION GPU CODE     what FUNCTION answers for GPU (* for all)
+//   driver 550.54.15            the driver's version
+//
+// Structures and numbers follow NVIDIA's NVML API reference.
+// With OLD it is a driver of 2018, without the functions that came later; with
+// EMPTY it has no function at all.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3 };
+enum { MAX_GPUS = 16, MAX_LINKS = 18 };
+
+typedef struct { int index; } device;
+typedef struct {
+	char bus_id_legacy[16];
+	unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+	char bus_id[32];
+} pci_info;
+typedef struct { unsigned long long a, b, c; } three;
+typedef struct { unsigned gpu, memory; } utilization;
+
+#ifndef EMPTY
+
+static device devices[MAX_GPUS];
+
+// find reads the state up to the first line that begins with key, and gives
+// what follows it.
+static int find(const char *key, char *rest, size_t size) {
+	const char *name = getenv("FAKE_NVML_STATE");
+	FILE *file = name ? fopen(name, "r") : NULL;
+	char line[256];
+	size_t length = strlen(key);
+	int found = 0;
+	while (file && !found && fgets(line, sizeof line, file)) {
+		if (strncmp(line, key, length) == 0 && line[length] == ' ') {
+			snprintf(rest, size, "%s", line + length + 1);
+			rest[strcspn(rest, "\n")] = 0;
+			found = 1;
+		}
+	}
+	if (file) fclose(file);
+	return found;
+}
+
+// answer is what the state wants this function to say.
+static int answer(const char *function, int gpu) {
+	const char *name = getenv("FAKE_NVML_STATE");
+	FILE *file = name ? fopen(name, "r") : NULL;
+	char line[256], wanted[128], which[16];
+	int code, result = SUCCESS;
+	while (file && fgets(line, sizeof line, file)) {
+		if (sscanf(line, "error %127s %15s %d", wanted, which, &code) == 3 && strcmp(wanted, function) == 0 &&
+		    (strcmp(which, "*") == 0 || atoi(which) == gpu)) {
+			result = code;
+		}
+	}
+	if (file) fclose(file);
+	return result;
+}
+
+#define ASK(gpu) do { int code = answer(__func__, gpu); if (code != SUCCESS) return code; } while (0)
+
+static unsigned gpus(void) {
+	char text[64] = "0";
+	find("gpus", text, sizeof text);
+	unsigned n = (unsigned)atoi(text);
+	return n > MAX_GPUS ? MAX_GPUS : n;
+}
+
+static unsigned links(const char **shape) {
+	static char text[64];
+	char kind[32] = "none";
+	unsigned n = 0;
+	if (find("links", text, sizeof text)) sscanf(text, "%31s %u", kind, &n);
+	snprintf(text, sizeof text, "%s", kind);
+	*shape = text;
+	return n;
+}
+
+static void fill_pci(pci_info *pci, unsigned bus) {
+	memset(pci, 0, sizeof *pci);
+	pci->bus = bus;
+	snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", bus);
+	snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "0000:%02X:00.0", bus);
+}
+
+int nvmlInit_v2(void) { ASK(-1); return SUCCESS; }
+int nvmlShutdown(void) { ASK(-1); return SUCCESS; }
+
+const char *nvmlErrorString(int code) {
+	switch (code) {
+	case 3: return "Not Supported";
+	case 9: return "Driver Not Loaded";
+	case 15: return "GPU is lost";
+	case 18: return "Driver/library version mismatch";
+	default: return "some error";
+	}
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+	ASK(-1);
+	char text[64] = "550.54.15";
+	find("driver", text, sizeof text);
+	snprintf(version, length, "%s", text);
+	return SUCCESS;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) { ASK(-1); *count = gpus(); return SUCCESS; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **d) {
+	ASK((int)index);
+	if (index >= gpus()) return INVALID_ARGUMENT;
+	devices[index].index = (int)index;
+	*d = &devices[index];
+	return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(device *d, char *uuid, unsigned length) {
+	ASK(d->index);
+	snprintf(uuid, length, "GPU-00000000-0000-0000-0000-%012d", d->index);
+	return SUCCESS;
+}
+
+int nvmlDeviceGetName(device *d, char *name, unsigned length) {
+	ASK(d->index);
+	snprintf(name, length, "NVIDIA H100 80GB HBM3");
+	return SUCCESS;
+}
+
+#ifdef OLD
+int nvmlDeviceGetPciInfo_v2(device *d, pci_info *pci) {
+#else
+int nvmlDeviceGetPciInfo_v3(device *d, pci_info *pci) {
+#endif
+	ASK(d->index);
+	fill_pci(pci, 0x10 + (unsigned)d->index);
+	return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(device *d, three *memory) {
+	ASK(d->index);
+	memory->a = 81559ull << 20, memory->b = 81000ull << 20, memory->c = 559ull << 20; // total, free, used
+	return SUCCESS;
+}
+
+int nvmlDeviceGetBAR1MemoryInfo(device *d, three *memory) {
+	ASK(d->index);
+	memory->a = 131072ull << 20, memory->b = 131070ull << 20, memory->c = 2ull << 20;
+	return SUCCESS;
+}
+
+int nvmlDeviceGetMaxClockInfo(device *d, int kind, unsigned *mhz) {
+	ASK(d->index);
+	*mhz = kind == 1 ? 1980 : 2619; // 1 is NVML_CLOCK_SM
+	return SUCCESS;
+}
+
+int nvmlDeviceGetPowerManagementLimit(device *d, unsigned *mw) { ASK(d->index); *mw = 700000; return SUCCESS; }
+int nvmlDeviceGetMaxPcieLinkGeneration(device *d, unsigned *g) { ASK(d->index); *g = 5; return SUCCESS; }
+int nvmlDeviceGetMaxPcieLinkWidth(device *d, unsigned *w) { ASK(d->index); *w = 16; return SUCCESS; }
+int nvmlDeviceGetDisplayMode(device *d, int *mode) { ASK(d->index); *mode = 0; return SUCCESS; }
+int nvmlDeviceGetPersistenceMode(device *d, int *mode) { ASK(d->index); *mode = 1; return SUCCESS; }
+
+int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {
+	ASK(d->index);
+	*major = 9, *minor = 0;
+	return SUCCESS;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(device *a, device *b, int *level) {
+	ASK(a->index);
+	*level = a->index / 4 == b->index / 4 ? 40 : 50; // NODE within four, SYS across
+	return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkState(device *d, unsigned link, int *up) {
+	ASK(d->index);
+	const char *shape;
+	if (link >= MAX_LINKS) return INVALID_ARGUMENT;
+	unsigned n = links(&shape);
+	if (strcmp(shape, "none") == 0) return NOT_SUPPORTED;
+	*up = link < n;
+	return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkVersion(device *d, unsigned link, unsigned *version) {
+	(void)link;
+	ASK(d->index);
+	*version = 6; // NVML_NVLINK_VERSION_4_0
+	return SUCCESS;
+}
+
+static int remote(device *d, pci_info *pci) {
+	const char *shape;
+	links(&shape);
+	if (strcmp(shape, "pairs") == 0) {
+		fill_pci(pci, 0x10 + ((unsigned)d->index ^ 1u));
+	} else if (strcmp(shape, "hidden") == 0) {
+		memset(pci, 0, sizeof *pci);
+		snprintf(pci->bus_id, sizeof pci->bus_id, "FFFFFFFF:FF:FF.0");
+	} else {
+		fill_pci(pci, 0xf3);
+	}
+	return SUCCESS;
+}
+
+#ifdef OLD
+int nvmlDeviceGetNvLinkRemotePciInfo(device *d, unsigned link, pci_info *pci) {
+#else
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device *d, unsigned link, pci_info *pci) {
+#endif
+	(void)link;
+	ASK(d->index);
+	return remote(d, pci);
+}
+
+int nvmlDeviceGetUtilizationRates(device *d, utilization *use) {
+	ASK(d->index);
+	use->gpu = 42, use->memory = 7;
+	return SUCCESS;
+}
+
+int nvmlDeviceGetEncoderUtilization(device *d, unsigned *use, unsigned *period) { ASK(d->index); *use = 1, *period = 1000; return SUCCESS; }
+int nvmlDeviceGetDecoderUtilization(device *d, unsigned *use, unsigned *period) { ASK(d->index); *use = 2, *period = 1000; return SUCCESS; }
+int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *celsius) { (void)sensor; ASK(d->index); *celsius = 35; return SUCCESS; }
+int nvmlDeviceGetPowerUsage(device *d, unsigned *mw) { ASK(d->index); *mw = 120500; return SUCCESS; }
+
+int nvmlDeviceGetMemoryErrorCounter(device *d, int kind, int counter, int place, unsigned long long *count) {
+	(void)counter;
+	ASK(d->index);
+	*count = kind == 0 ? 3 : place == 2 ? 1 : 0; // three corrected everywhere, one not corrected in memory
+	return SUCCESS;
+}
+
+#ifdef OLD
+int nvmlSystemGetCudaDriverVersion(int *version) { ASK(-1); *version = 10010; return SUCCESS; }
+#else
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { ASK(-1); *version = 12040; return SUCCESS; }
+int nvmlDeviceGetArchitecture(device *d, unsigned *architecture) { ASK(d->index); *architecture = 9; return SUCCESS; }
+int nvmlDeviceGetNvLinkRemoteDeviceType(device *d, unsigned link, int *type) {
+	const char *shape;
+	(void)link;
+	ASK(d->index);
+	links(&shape);
+	*type = strcmp(shape, "pairs") == 0 ? 0 : strcmp(shape, "hidden") == 0 ? 255 : 2;
+	return SUCCESS;
+}
+#endif
+
+#endif // EMPTY
