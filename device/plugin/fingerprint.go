@@ -43,7 +43,7 @@ func (d *Device) fingerprint(ctx context.Context, c config, source Source, out c
 		case <-ctx.Done():
 			return
 		case <-late.C:
-			d.logger.Warn("no reading of the GPUs yet; Nomad is told of none for now", "waited", d.firstWait)
+			d.logger.Warn("no reading of the GPUs yet; Nomad is told of none for now", "waited", d.firstWait.String())
 		case r := <-readings:
 			late.Stop()
 			groups = f.follow(r)
@@ -117,7 +117,7 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 	if r.err != nil {
 		if f.failure != r.err.Error() {
 			f.failure = r.err.Error()
-			logger.Error("cannot read the GPUs; trying again", "error", r.err, "period", min(f.config.period, retryPeriod))
+			logger.Error("cannot read the GPUs; trying again", "error", r.err, "period", min(f.config.period, retryPeriod).String())
 		}
 		if f.machine == nil {
 			return nil

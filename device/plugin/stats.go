@@ -29,7 +29,7 @@ func (d *Device) stats(ctx context.Context, c config, source Source, interval ti
 		switch {
 		case err != nil && failure != err.Error():
 			failure = err.Error()
-			d.logger.Error("cannot read the GPUs' statistics; trying again", "error", err, "interval", interval)
+			d.logger.Error("cannot read the GPUs' statistics; trying again", "error", err, "interval", interval.String())
 		case err == nil:
 			failure = ""
 			select {
