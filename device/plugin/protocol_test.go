@@ -96,14 +96,11 @@ func failing(err error) func() (*gpu.Machine, error) {
 // dispense connects to the plugin over gRPC, as Nomad does.
 func dispense(t *testing.T, d *Device) device.DevicePlugin {
 	t.Helper()
-	client, server := goplugin.TestPluginGRPCConn(t, false, map[string]goplugin.Plugin{
+	client, _ := goplugin.TestPluginGRPCConn(t, false, map[string]goplugin.Plugin{
 		base.PluginTypeBase:   &base.PluginBase{Impl: d},
 		base.PluginTypeDevice: &device.PluginDevice{Impl: d},
 	})
-	t.Cleanup(func() {
-		client.Close()
-		server.Stop()
-	})
+	t.Cleanup(func() { client.Close() }) // ends the server too
 	raw, err := client.Dispense(base.PluginTypeDevice)
 	must.NoError(t, err)
 	plugin, ok := raw.(device.DevicePlugin)
@@ -162,7 +159,7 @@ func TestNomadsWayThroughASimulatedMachine(t *testing.T) {
 		Type: base.PluginTypeDevice, PluginApiVersions: []string{device.ApiVersion010}, PluginVersion: "0.1.0", Name: "nomad-device-gpu",
 	}, info)
 
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	must.NoError(t, configure(t, plugin, `
 		profile            = "dgx-h100"
@@ -209,16 +206,16 @@ func TestABadConfigurationIsRefusedOverTheWire(t *testing.T) {
 	must.ErrorContains(t, configure(t, plugin, `profile = "dgx-2"`), `profile "dgx-2" is not known; allowed are dgx-a100`)
 	must.NoError(t, configure(t, plugin, ``))
 	must.NoError(t, configure(t, plugin, `enabled = false`))
-	fingerprints, err := plugin.Fingerprint(context.Background())
+	fingerprints, err := plugin.Fingerprint(t.Context())
 	must.NoError(t, err)
 	must.ErrorContains(t, receive(t, fingerprints).Error, device.ErrPluginDisabled.Error())
 }
 
 func TestNothingWorksBeforeTheConfiguration(t *testing.T) {
 	d := New("0.1.0", hclog.NewNullLogger())
-	_, err := d.Fingerprint(context.Background())
+	_, err := d.Fingerprint(t.Context())
 	must.ErrorContains(t, err, "not been configured")
-	_, err = d.Stats(context.Background(), time.Second)
+	_, err = d.Stats(t.Context(), time.Second)
 	must.ErrorContains(t, err, "not been configured")
 	_, err = d.Reserve([]string{"GPU-1"})
 	must.ErrorContains(t, err, "not been configured")
@@ -228,7 +225,7 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	m := simulated(t, "dgx-a100")
 	source := newScripted(always(m))
 	plugin := dispense(t, newTestDevice(source))
-	fingerprints, err := plugin.Fingerprint(context.Background())
+	fingerprints, err := plugin.Fingerprint(t.Context())
 	must.NoError(t, err)
 	must.Len(t, 8, receive(t, fingerprints).Devices[0].Devices)
 
@@ -247,7 +244,7 @@ func TestReadingsThatFailNeverEndTheStream(t *testing.T) {
 	source := newScripted(failing(errors.New("no driver")))
 	d := newTestDevice(source)
 	plugin := dispense(t, d)
-	fingerprints, err := plugin.Fingerprint(context.Background())
+	fingerprints, err := plugin.Fingerprint(t.Context())
 	must.NoError(t, err)
 	must.Len(t, 0, receive(t, fingerprints).Devices)
 
@@ -282,7 +279,7 @@ func TestASourceThatHangsDoesNotHoldUpTheNode(t *testing.T) {
 	d := newTestDevice(source)
 	d.firstWait = time.Millisecond
 	plugin := dispense(t, d)
-	fingerprints, err := plugin.Fingerprint(context.Background())
+	fingerprints, err := plugin.Fingerprint(t.Context())
 	must.NoError(t, err)
 	must.Len(t, 0, receive(t, fingerprints).Devices)
 	close(release)
@@ -294,14 +291,14 @@ func TestAReplacedDriverEndsTheProcess(t *testing.T) {
 	d := newTestDevice(source)
 	restarted := make(chan struct{}, 100)
 	d.restart = func() { restarted <- struct{}{} }
-	_, err := dispense(t, d).Fingerprint(context.Background())
+	_, err := dispense(t, d).Fingerprint(t.Context())
 	must.NoError(t, err)
 	receive(t, restarted)
 }
 
 func TestTheStreamsEndWithTheirContext(t *testing.T) {
 	d := newTestDevice(newScripted(always(simulated(t, "dgx-a100"))))
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	fingerprints, err := d.Fingerprint(ctx)
 	must.NoError(t, err)
 	stats, err := d.Stats(ctx, 0)
@@ -341,7 +338,7 @@ func TestStatisticsThatFailAreLeftOut(t *testing.T) {
 	m := simulated(t, "dgx-a100")
 	source := newScripted(failing(errors.New("no driver")))
 	plugin := dispense(t, newTestDevice(source))
-	stats, err := plugin.Stats(context.Background(), time.Millisecond)
+	stats, err := plugin.Stats(t.Context(), time.Millisecond)
 	must.NoError(t, err)
 	source.awaitCalls(t, 3)
 	source.set(func() (*gpu.Machine, error) { panic("a bug in the source") })
