@@ -135,7 +135,7 @@ func newProfilesCommand() *cobra.Command {
 
 func newFingerprintCommand() *cobra.Command {
 	var source sourceFlags
-	var asJSON bool
+	var asJSON, byIsland bool
 	cmd := &cobra.Command{
 		Use:   "fingerprint",
 		Short: "Show the device groups that Nomad would see",
@@ -146,7 +146,7 @@ func newFingerprintCommand() *cobra.Command {
 				return err
 			}
 			warn(cmd.ErrOrStderr(), m)
-			groups := plugin.DeviceGroups(m, nil)
+			groups := plugin.DeviceGroups(m, plugin.Grouping{ByIsland: byIsland})
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), groups)
 			}
@@ -155,6 +155,7 @@ func newFingerprintCommand() *cobra.Command {
 	}
 	source.add(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&byIsland, "by-island", false, "a group for each NVLink island, as with group_by = \"island\"")
 	return cmd
 }
 

@@ -27,6 +27,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            hclspec.NewDefault(hclspec.NewAttr("enabled", "bool", false), hclspec.NewLiteral("true")),
 	"ignored_gpu_ids":    hclspec.NewDefault(hclspec.NewAttr("ignored_gpu_ids", "list(string)", false), hclspec.NewLiteral("[]")),
 	"fingerprint_period": hclspec.NewDefault(hclspec.NewAttr("fingerprint_period", "string", false), hclspec.NewLiteral(`"1m"`)),
+	"group_by":           hclspec.NewDefault(hclspec.NewAttr("group_by", "string", false), hclspec.NewLiteral(`"model"`)),
 	"profile":            hclspec.NewAttr("profile", "string", false),
 	"profile_seed":       hclspec.NewAttr("profile_seed", "string", false),
 	"nvml_library":       hclspec.NewAttr("nvml_library", "string", false),
@@ -37,6 +38,7 @@ type rawConfig struct {
 	Enabled           bool     `codec:"enabled"`
 	IgnoredGPUIDs     []string `codec:"ignored_gpu_ids"`
 	FingerprintPeriod string   `codec:"fingerprint_period"`
+	GroupBy           string   `codec:"group_by"`
 	Profile           string   `codec:"profile"`
 	ProfileSeed       string   `codec:"profile_seed"`
 	NVMLLibrary       string   `codec:"nvml_library"`
@@ -44,9 +46,9 @@ type rawConfig struct {
 
 // config is the configuration, checked.
 type config struct {
-	enabled bool
-	ignored map[string]bool
-	period  time.Duration
+	enabled  bool
+	grouping Grouping
+	period   time.Duration
 	// simulated is the machine to report instead of this one; nil for real GPUs.
 	simulated *gpu.Machine
 	// nvmlLibrary is the path of libnvidia-ml.so.1; empty for the loader's choice.
@@ -57,7 +59,7 @@ type config struct {
 // stops the agent with the line, but touches no hardware: Nomad starts a plugin
 // several times only to look at it.
 func parseConfig(c *base.Config) (config, error) {
-	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m"}
+	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model"}
 	if len(c.PluginConfig) > 0 {
 		if err := base.MsgPackDecode(c.PluginConfig, &raw); err != nil {
 			return config{}, fmt.Errorf("decoding the configuration: %w", err)
@@ -67,7 +69,8 @@ func parseConfig(c *base.Config) (config, error) {
 }
 
 func (raw rawConfig) check() (config, error) {
-	c := config{enabled: raw.Enabled, ignored: make(map[string]bool), nvmlLibrary: raw.NVMLLibrary}
+	ignored := make(map[string]bool)
+	c := config{enabled: raw.Enabled, nvmlLibrary: raw.NVMLLibrary}
 	period, err := time.ParseDuration(raw.FingerprintPeriod)
 	if err != nil || period < shortestPeriod || period > longestPeriod {
 		return config{}, fmt.Errorf("fingerprint_period %q: it must be a duration from %s to %s, such as \"1m\"",
@@ -78,7 +81,13 @@ func (raw rawConfig) check() (config, error) {
 		if id = strings.TrimSpace(id); id == "" {
 			return config{}, fmt.Errorf("ignored_gpu_ids[%d] is empty: it must be a GPU's UUID, as `nvidia-smi -L` prints it", i)
 		}
-		c.ignored[id] = true
+		ignored[id] = true
+	}
+	switch raw.GroupBy {
+	case "model", "island":
+		c.grouping = Grouping{Ignored: ignored, ByIsland: raw.GroupBy == "island"}
+	default:
+		return config{}, fmt.Errorf("group_by %q: allowed are \"model\" and \"island\"", raw.GroupBy)
 	}
 	switch {
 	case raw.ProfileSeed != "" && raw.Profile == "":

@@ -24,6 +24,7 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 		{"period too short", func(c *rawConfig) { c.FingerprintPeriod = "10ms" }, `fingerprint_period "10ms"`},
 		{"period too long", func(c *rawConfig) { c.FingerprintPeriod = "25h" }, `fingerprint_period "25h"`},
 		{"empty ID", func(c *rawConfig) { c.IgnoredGPUIDs = []string{"GPU-1", " "} }, "ignored_gpu_ids[1] is empty"},
+		{"unknown grouping", func(c *rawConfig) { c.GroupBy = "rack" }, `group_by "rack": allowed are "model" and "island"`},
 		{"unknown profile", func(c *rawConfig) { c.Profile = "dgx" }, `profile: profile "dgx" is not known; allowed are dgx-a100, dgx-h100,`},
 		{"broken profile", func(c *rawConfig) { c.Profile = broken }, broken + `:3: unknown key "modell"`},
 		{"seed alone", func(c *rawConfig) { c.ProfileSeed = "x" }, `profile_seed "x": it is of use only together with profile`},
@@ -32,7 +33,7 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			raw := rawConfig{Enabled: true, FingerprintPeriod: "1m"}
+			raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model"}
 			c.set(&raw)
 			_, err := raw.check()
 			must.ErrorContains(t, err, c.want)

@@ -122,7 +122,7 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 		if f.machine == nil {
 			return nil
 		}
-		return DeviceGroups(withFault(f.machine, f.failure), f.config.ignored)
+		return DeviceGroups(withFault(f.machine, f.failure), f.config.grouping)
 	}
 	if f.failure != "" {
 		logger.Info("the GPUs can be read again")
@@ -135,7 +135,7 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 			logger.Warn("reading the GPUs", "warning", warning)
 		}
 	}
-	return DeviceGroups(r.machine, f.config.ignored)
+	return DeviceGroups(r.machine, f.config.grouping)
 }
 
 // changed says whether the groups must be sent, and remembers them if so.

@@ -4,6 +4,7 @@ package plugin
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -23,18 +24,59 @@ const (
 	noModel = "NVIDIA GPU"
 )
 
-// groupName is the Nomad device name of a GPU: its model.
-func groupName(g *gpu.GPU) string { return cmp.Or(g.Model, noModel) }
+// Grouping says how GPUs become device groups.
+type Grouping struct {
+	// Ignored are the UUIDs of GPUs that Nomad shall not see.
+	Ignored map[string]bool
+	// ByIsland gives each NVLink island a group of its own, where a model's
+	// GPUs are in several: Nomad serves a request from one group only, so that
+	// it then never straddles islands.
+	ByIsland bool
+}
 
-// DeviceGroups turns a machine into what Nomad sees: one group a model, groups
-// by name and devices by UUID, so that the same machine always gives the same
-// value. GPUs without a UUID cannot be addressed and are left out, as are
-// those that the user ignores.
-func DeviceGroups(m *gpu.Machine, ignored map[string]bool) []*device.DeviceGroup {
-	members := make(map[string][]int)
+// names are the Nomad device names of the GPUs: the model, or with islands the
+// model and the island, named after its first GPU, so that one that changes
+// does not rename the others. GPUs without NVLink stay together in the model's
+// own group. The name is empty for a GPU that is not offered: one without a
+// UUID cannot be addressed.
+func (grouping Grouping) names(m *gpu.Machine) []string {
+	names := make([]string, len(m.GPUs))
+	models := make(map[string]int) // a model's islands and the rest
+	islands := topology.Islands(m)
+	islandOf := make(map[int]int)
+	for n, island := range islands {
+		here := make(map[string]bool)
+		for _, i := range island {
+			islandOf[i] = n
+			here[m.GPUs[i].Model] = true
+		}
+		for model := range here {
+			models[model]++
+		}
+	}
+	for _, i := range topology.Alone(m) {
+		models[m.GPUs[i].Model]++
+	}
 	for i := range m.GPUs {
-		if g := &m.GPUs[i]; g.UUID != "" && !ignored[g.UUID] {
-			members[groupName(g)] = append(members[groupName(g)], i)
+		g := &m.GPUs[i]
+		if g.UUID == "" || grouping.Ignored[g.UUID] {
+			continue
+		}
+		names[i] = cmp.Or(g.Model, noModel)
+		if n, ok := islandOf[i]; ok && grouping.ByIsland && models[g.Model] > 1 {
+			names[i] += fmt.Sprintf(" island %d", m.GPUs[islands[n][0]].Index)
+		}
+	}
+	return names
+}
+
+// DeviceGroups turns a machine into what Nomad sees, groups by name and devices
+// by UUID, so that the same machine always gives the same value.
+func DeviceGroups(m *gpu.Machine, grouping Grouping) []*device.DeviceGroup {
+	members := make(map[string][]int)
+	for i, name := range grouping.names(m) {
+		if name != "" {
+			members[name] = append(members[name], i)
 		}
 	}
 	groups := make([]*device.DeviceGroup, 0, len(members))

@@ -31,7 +31,7 @@ func shown(group *device.DeviceGroup) map[string]string {
 }
 
 func TestAttributesOfADGXH100(t *testing.T) {
-	groups := DeviceGroups(simulated(t, "dgx-h100"), nil)
+	groups := DeviceGroups(simulated(t, "dgx-h100"), Grouping{})
 	must.Len(t, 1, groups)
 	must.EqOp(t, "nvidia", groups[0].Vendor)
 	must.EqOp(t, "gpu", groups[0].Type)
@@ -67,7 +67,7 @@ func TestAttributesOfADGXH100(t *testing.T) {
 
 func TestEveryProfileGivesGroupsThatNomadAccepts(t *testing.T) {
 	for _, name := range profile.Names() {
-		for _, group := range DeviceGroups(simulated(t, name), nil) {
+		for _, group := range DeviceGroups(simulated(t, name), Grouping{}) {
 			must.NoError(t, group.Validate())
 			must.Greater(t, 20, len(group.Attributes), must.Sprint(name))
 		}
@@ -86,7 +86,7 @@ func TestGroupsOfAMixedAndFaultyMachine(t *testing.T) {
 		},
 		Paths: gpu.NewPaths(6),
 	}
-	groups := DeviceGroups(m, map[string]bool{"GPU-e": true})
+	groups := DeviceGroups(m, Grouping{Ignored: map[string]bool{"GPU-e": true}})
 	must.Len(t, 3, groups)
 	a, b, unnamed := groups[0], groups[1], groups[2]
 	must.EqOp(t, "A", a.Name)
@@ -114,10 +114,10 @@ func TestGroupsOfAMixedAndFaultyMachine(t *testing.T) {
 }
 
 func TestIslandSizeHoldsForEveryGPUOfTheGroup(t *testing.T) {
-	must.EqOp(t, "2", shown(DeviceGroups(simulated(t, "pcie-nvlink-pairs"), nil)[0])["nvlink_island_size"])
+	must.EqOp(t, "2", shown(DeviceGroups(simulated(t, "pcie-nvlink-pairs"), Grouping{})[0])["nvlink_island_size"])
 	m := simulated(t, "pcie-nvlink-pairs")
 	m.Paths[2][3].NVLinks, m.Paths[3][2].NVLinks = 0, 0
-	must.EqOp(t, "1", shown(DeviceGroups(m, nil)[0])["nvlink_island_size"])
+	must.EqOp(t, "1", shown(DeviceGroups(m, Grouping{})[0])["nvlink_island_size"])
 }
 
 func TestReserve(t *testing.T) {
@@ -130,7 +130,7 @@ func TestReserve(t *testing.T) {
 	}
 	id := func(i int) string { return m.GPUs[i].UUID }
 
-	envs, err := reserve(m, nil, []string{id(0), id(1), id(2), id(3), id(1)})
+	envs, err := reserve(m, Grouping{}, []string{id(0), id(1), id(2), id(3), id(1)})
 	must.NoError(t, err)
 	order := id(0) + "," + id(2) + "," + id(1) + "," + id(3)
 	must.Eq(t, map[string]string{
@@ -138,21 +138,21 @@ func TestReserve(t *testing.T) {
 		"GPU_DEVICES_NVIDIA_A100_80GB_PCIE": order,
 	}, envs)
 
-	_, err = reserve(m, nil, []string{id(0), "GPU-no-such"})
+	_, err = reserve(m, Grouping{}, []string{id(0), "GPU-no-such"})
 	must.ErrorContains(t, err, `cannot reserve "GPU-no-such": this node has no such GPU`)
-	_, err = reserve(m, map[string]bool{id(0): true}, []string{id(0)})
+	_, err = reserve(m, Grouping{Ignored: map[string]bool{id(0): true}}, []string{id(0)})
 	must.ErrorContains(t, err, id(0))
-	_, err = reserve(m, nil, nil)
+	_, err = reserve(m, Grouping{}, nil)
 	must.ErrorContains(t, err, "no device ID")
 	m.GPUs[0].UUID = ""
-	_, err = reserve(m, nil, []string{""})
+	_, err = reserve(m, Grouping{}, []string{""})
 	must.Error(t, err)
 }
 
 func TestStatsAreNeverNil(t *testing.T) {
 	m := simulated(t, "dgx-a100")
 	now := time.Unix(1, 0)
-	groups := StatsGroups(m, nil, nil, now)
+	groups := StatsGroups(m, nil, Grouping{}, now)
 	must.Len(t, 1, groups)
 	must.MapLen(t, 8, groups[0].InstanceStats)
 	for _, stats := range groups[0].InstanceStats {
@@ -163,7 +163,7 @@ func TestStatsAreNeverNil(t *testing.T) {
 
 	samples, err := simulation{m}.Samples()
 	must.NoError(t, err)
-	for _, stats := range StatsGroups(m, samples, nil, now)[0].InstanceStats {
+	for _, stats := range StatsGroups(m, samples, Grouping{}, now)[0].InstanceStats {
 		must.MapContainsKeys(t, stats.Stats.Attributes, []string{
 			"GPU utilization", "Memory utilization", "Encoder utilization", "Decoder utilization", "Temperature",
 			"Power usage", "Memory state", "BAR1 buffer state", "ECC L1 errors", "ECC L2 errors", "ECC memory errors",
@@ -173,4 +173,28 @@ func TestStatsAreNeverNil(t *testing.T) {
 		must.EqOp(t, "MiB", stats.Summary.Unit)
 		must.EqOp(t, 66, *stats.Stats.Attributes["Power usage"].IntNumeratorVal)
 	}
+}
+
+func TestGroupsByIsland(t *testing.T) {
+	names := func(m *gpu.Machine) []string {
+		var out []string
+		for _, group := range DeviceGroups(m, Grouping{ByIsland: true}) {
+			must.NoError(t, group.Validate())
+			out = append(out, group.Name)
+		}
+		return out
+	}
+	pairs := simulated(t, "pcie-nvlink-pairs")
+	must.Eq(t, []string{"NVIDIA A100 80GB PCIe island 0", "NVIDIA A100 80GB PCIe island 2"}, names(pairs))
+	must.Eq(t, []string{"NVIDIA H100 80GB HBM3"}, names(simulated(t, "dgx-h100"))) // one island: nothing to tell apart
+
+	broken := simulated(t, "pcie-nvlink-pairs")
+	broken.Paths[0][1].NVLinks, broken.Paths[1][0].NVLinks = 0, 0
+	must.Eq(t, []string{"NVIDIA A100 80GB PCIe", "NVIDIA A100 80GB PCIe island 2"}, names(broken))
+	broken.Paths[2][3].NVLinks, broken.Paths[3][2].NVLinks = 0, 0
+	must.Eq(t, []string{"NVIDIA A100 80GB PCIe"}, names(broken)) // no NVLink at all: all together
+
+	envs, err := reserve(pairs, Grouping{ByIsland: true}, []string{pairs.GPUs[3].UUID, pairs.GPUs[2].UUID})
+	must.NoError(t, err)
+	must.MapContainsKey(t, envs, "GPU_DEVICES_NVIDIA_A100_80GB_PCIE_ISLAND_2")
 }

@@ -165,6 +165,7 @@ func TestNomadsWayThroughASimulatedMachine(t *testing.T) {
 		profile            = "dgx-h100"
 		profile_seed       = "node-1"
 		fingerprint_period = "1h"
+		group_by           = "island"
 		ignored_gpu_ids    = ["`+simulated(t, "dgx-h100").GPUs[7].UUID+`"]
 	`))
 	fingerprints, err := plugin.Fingerprint(ctx)

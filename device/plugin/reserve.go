@@ -35,7 +35,7 @@ func (d *Device) Reserve(deviceIDs []string) (*device.ContainerReservation, erro
 	if err != nil {
 		return nil, fmt.Errorf("cannot reserve %s: the GPUs cannot be read: %w", strings.Join(deviceIDs, ", "), err)
 	}
-	envs, err := reserve(machine, c.ignored, deviceIDs)
+	envs, err := reserve(machine, c.grouping, deviceIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -45,14 +45,15 @@ func (d *Device) Reserve(deviceIDs []string) (*device.ContainerReservation, erro
 // reserve gives the environment for the GPUs with these UUIDs. Everything is
 // said in the environment: of a reservation, Nomad replays nothing else when
 // its agent restarts.
-func reserve(m *gpu.Machine, ignored map[string]bool, ids []string) (map[string]string, error) {
+func reserve(m *gpu.Machine, grouping Grouping, ids []string) (map[string]string, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("cannot reserve: no device ID was given")
 	}
 	position := make(map[string]int, len(m.GPUs))
-	for i := range m.GPUs {
-		if id := m.GPUs[i].UUID; id != "" && !ignored[id] {
-			position[id] = i
+	names := grouping.names(m)
+	for i, name := range names {
+		if name != "" {
+			position[m.GPUs[i].UUID] = i
 		}
 	}
 	var chosen []int
@@ -68,7 +69,7 @@ func reserve(m *gpu.Machine, ignored map[string]bool, ids []string) (map[string]
 	for _, i := range topology.VisibleOrder(m, chosen) {
 		g := &m.GPUs[i]
 		all = append(all, g.UUID)
-		name := GroupVariable(groupName(g))
+		name := GroupVariable(names[i])
 		groups[name] = append(groups[name], g.UUID)
 	}
 	envs := map[string]string{EnvNVIDIA: strings.Join(all, ","), EnvCUDA: strings.Join(all, ",")}

@@ -60,15 +60,15 @@ func (d *Device) sample(c config, source Source) (response *device.StatsResponse
 	if err != nil {
 		return nil, err
 	}
-	return &device.StatsResponse{Groups: StatsGroups(machine, samples, c.ignored, time.Now())}, nil
+	return &device.StatsResponse{Groups: StatsGroups(machine, samples, c.grouping, time.Now())}, nil
 }
 
 // StatsGroups arranges samples by device group. Every GPU has an entry with a
 // summary and a Stats object, also if nothing of it is known: `nomad node
 // status -stats` panics without (Nomad 1.6.3).
-func StatsGroups(m *gpu.Machine, samples map[string]gpu.Sample, ignored map[string]bool, at time.Time) []*device.DeviceGroupStats {
+func StatsGroups(m *gpu.Machine, samples map[string]gpu.Sample, grouping Grouping, at time.Time) []*device.DeviceGroupStats {
 	groups := []*device.DeviceGroupStats{}
-	for _, group := range DeviceGroups(m, ignored) {
+	for _, group := range DeviceGroups(m, grouping) {
 		stats := &device.DeviceGroupStats{
 			Vendor: group.Vendor, Type: group.Type, Name: group.Name,
 			InstanceStats: make(map[string]*device.DeviceStats, len(group.Devices)),
