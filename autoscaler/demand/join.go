@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package demand
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+)
+
+// spotMeta is the job's meta that says whether it may run on spot nodes.
+const spotMeta = "gpu.spot"
+
+// join is pure: it makes a reading from what the API answered.
+func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub) Reading {
+	var out Reading
+	perNode := map[string][]*api.AllocationListStub{}
+	perGroup := map[string][]*api.AllocationListStub{}
+	for _, a := range allocs {
+		perGroup[groupKey(a.Namespace, a.JobID, a.TaskGroup)] = append(perGroup[groupKey(a.Namespace, a.JobID, a.TaskGroup)], a)
+		if !terminal(a) {
+			perNode[a.NodeID] = append(perNode[a.NodeID], a)
+			out.RunningGPUs += gpusOf(a)
+		}
+	}
+	for _, n := range nodes {
+		node, total := nodeOf(n, perNode[n.ID])
+		if n.Status == api.NodeStatusReady {
+			out.TotalGPUs += total
+		}
+		if n.Status == api.NodeStatusReady || n.Status == api.NodeStatusInit {
+			out.Nodes = append(out.Nodes, node)
+		}
+	}
+	since := map[string]time.Time{}
+	for _, e := range evals {
+		at := time.Unix(0, e.CreateTime)
+		key := e.Namespace + "/" + e.JobID
+		if old, ok := since[key]; !ok || at.Before(old) {
+			since[key] = at
+		}
+	}
+	for key, job := range jobs {
+		if job.Status == nil || *job.Status == "dead" || job.Stop != nil && *job.Stop || job.Type != nil && *job.Type == api.JobTypeSystem ||
+			job.IsPeriodic() || job.IsParameterized() && !job.Dispatched {
+			continue
+		}
+		for _, g := range job.TaskGroups {
+			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)])
+			if !ok {
+				continue
+			}
+			w.Since = since[key]
+			if job.SubmitTime != nil {
+				w.Since = time.Unix(0, *job.SubmitTime)
+			}
+			out.Work = append(out.Work, w)
+		}
+	}
+	slices.SortFunc(out.Work, func(a, b plan.Work) int { return cmp.Compare(a.Name(), b.Name()) })
+	slices.SortFunc(out.Nodes, func(a, b plan.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+func groupKey(namespace, job, group string) string { return namespace + "\x00" + job + "\x00" + group }
+
+// terminal: it holds no resources any more. An allocation that Nomad wants
+// stopped holds them until its client says so.
+func terminal(a *api.AllocationListStub) bool {
+	switch a.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+func isGPU(vendor, kind string) bool { return kind == "gpu" && (vendor == "" || vendor == "nvidia") }
+
+func gpusOf(a *api.AllocationListStub) int {
+	n := 0
+	if a.AllocatedResources != nil {
+		for _, t := range a.AllocatedResources.Tasks {
+			for _, d := range t.Devices {
+				if isGPU(d.Vendor, d.Type) {
+					n += len(d.DeviceIDs)
+				}
+			}
+		}
+	}
+	return n
+}
+
+// nodeOf is a node with what its allocations leave. Unhealthy GPUs are none.
+func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, int) {
+	node := plan.Node{Name: n.Name, Where: plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter},
+		Busy: len(allocs) > 0, Starting: n.Status == api.NodeStatusInit,
+		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible}
+	total := 0
+	if n.NodeResources != nil {
+		node.Free.CPU, node.Free.Memory = int(n.NodeResources.Cpu.CpuShares), int(n.NodeResources.Memory.MemoryMB)
+		for _, d := range n.NodeResources.Devices {
+			if !isGPU(d.Vendor, d.Type) {
+				continue
+			}
+			node.Free.Model = d.Name
+			for _, i := range d.Instances {
+				if i.Healthy {
+					total++
+				}
+			}
+		}
+	}
+	node.Free.GPUs = total
+	for _, a := range allocs {
+		node.Free.GPUs -= gpusOf(a)
+		if a.AllocatedResources != nil {
+			for _, t := range a.AllocatedResources.Tasks {
+				node.Free.CPU -= int(t.Cpu.CpuShares)
+				node.Free.Memory -= int(t.Memory.MemoryMB)
+			}
+		}
+	}
+	node.Free.GPUs = max(node.Free.GPUs, 0)
+	return node, total
+}
+
+// workOf is a group that asks for GPUs, with what of it is placed.
+func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub) (plan.Work, bool) {
+	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Spot: plan.Prefer}
+	if job.Priority != nil {
+		w.Priority = *job.Priority
+	}
+	if g.Count != nil {
+		w.Count = *g.Count
+	}
+	if s := job.Meta[spotMeta]; s == plan.Never || s == plan.Only {
+		w.Spot = s
+	}
+	constraints := slices.Concat(job.Constraints, g.Constraints)
+	for _, t := range g.Tasks {
+		constraints = append(constraints, t.Constraints...)
+		if t.Driver == "nccl" && t.Config["gang"] != nil {
+			w.Gang, w.Distinct = true, true
+		}
+		if t.Resources == nil {
+			continue
+		}
+		if t.Resources.CPU != nil {
+			w.Request.CPU += *t.Resources.CPU
+		}
+		if t.Resources.MemoryMB != nil {
+			w.Request.Memory += *t.Resources.MemoryMB
+		}
+		for _, d := range t.Resources.Devices {
+			parts := strings.Split(d.Name, "/")
+			vendor, kind, model := "", parts[0], ""
+			if len(parts) > 1 {
+				vendor, kind = parts[0], parts[1]
+			}
+			if len(parts) > 2 {
+				model = strings.Join(parts[2:], "/")
+			}
+			if !isGPU(vendor, kind) {
+				continue
+			}
+			n := 1
+			if d.Count != nil {
+				n = int(*d.Count)
+			}
+			w.Request.GPUs += n
+			w.Request.Model = cmp.Or(model, w.Request.Model, modelOf(d.Constraints))
+		}
+	}
+	for _, c := range constraints {
+		if c.Operand == "distinct_hosts" {
+			w.Distinct = true
+		}
+	}
+	batch := job.Type != nil && *job.Type == api.JobTypeBatch
+	for _, a := range allocs {
+		live := !terminal(a) && a.DesiredStatus == api.AllocDesiredStatusRun
+		// What a batch job has finished need not run again.
+		if live || batch && a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun {
+			w.Placed++
+			w.PlacedOn = append(w.PlacedOn, a.NodeName)
+		}
+	}
+	slices.Sort(w.PlacedOn)
+	w.Placed = min(w.Placed, w.Count)
+	w.Allowed = allowed(job, constraints)
+	return w, w.Request.GPUs > 0
+}
+
+// modelOf is the model that a device constraint asks for by name.
+func modelOf(constraints []*api.Constraint) string {
+	for _, c := range constraints {
+		if c.LTarget == "${device.model}" && (c.Operand == "=" || c.Operand == "==" || c.Operand == "is" || c.Operand == "") {
+			return c.RTarget
+		}
+	}
+	return ""
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Nomad-autoscaler-gpu holds the plugins of the Nomad Autoscaler that size GPU
+// pools. Started by the autoscaler it serves the one its first argument names,
+// started by a person it shows the queue and the plan.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad-autoscaler/plugins"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plugin"
+)
+
+const version = "0.1.0"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command(ctx).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "nomad-autoscaler-gpu:", err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context) *cobra.Command {
+	root := &cobra.Command{Use: "nomad-autoscaler-gpu", Short: "GPU pools for the Nomad Autoscaler", Version: version,
+		SilenceUsage: true, SilenceErrors: true,
+		Long: "GPU pools for the Nomad Autoscaler. The autoscaler starts it with apm, strategy or target; started by hand it shows what waits for GPUs and what would be bought."}
+	serve := func(name, short string, factory plugins.PluginFactory) {
+		root.AddCommand(&cobra.Command{Use: name, Short: short, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+			if os.Getenv(plugins.Handshake.MagicCookieKey) != plugins.Handshake.MagicCookieValue {
+				return fmt.Errorf("%s: the Nomad Autoscaler starts this plugin; name it in its configuration with driver = \"nomad-autoscaler-gpu\" and args = [%q]", name, name)
+			}
+			plugins.Serve(factory)
+			return nil
+		}})
+	}
+	serve("apm", "Serve the APM "+plugin.APMName, func(l hclog.Logger) any { return plugin.NewAPM(l) })
+	serve("strategy", "Serve the strategy "+plugin.StrategyName, func(l hclog.Logger) any { return plugin.NewStrategy(l) })
+	serve("target", "Serve the target "+plugin.TargetName, func(l hclog.Logger) any { return plugin.NewTarget(ctx, l) })
+
+	var show view
+	for _, c := range []*cobra.Command{
+		{Use: "queue", Short: "Show what waits for GPUs, since when and why", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+			return show.queue(c.Context(), c.OutOrStdout())
+		}},
+		{Use: "plan", Short: "Show what would be bought and let go now, and why", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+			return show.plan(c.Context(), c.OutOrStdout())
+		}},
+	} {
+		c.Flags().StringVar(&show.pools, "pools", "", "the pools file")
+		c.Flags().StringVar(&show.address, "address", "", "Nomad's address (NOMAD_ADDR)")
+		c.Flags().BoolVar(&show.json, "json", false, "print JSON")
+		c.MarkFlagRequired("pools")
+		root.AddCommand(c)
+	}
+	return root
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package plugin holds the Nomad Autoscaler's plugins: the APM gpu-queue, the
+// strategy gpu-pool and the target gpu-pool.
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad-autoscaler/sdk/helper/nomad"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/pool"
+)
+
+// Names of the plugins in the autoscaler's configuration.
+const (
+	APMName      = "gpu-queue"
+	StrategyName = "gpu-pool"
+	TargetName   = "gpu-pool"
+)
+
+// configFile is the setting that all three plugins have.
+const configFile = "pools_file"
+
+// lookAge is how long one look at the cluster serves: the policies of all
+// pools decide on the same one.
+const lookAge = time.Second
+
+// patience bounds one look.
+const patience = 30 * time.Second
+
+// Lookout looks at the cluster and plans for all pools at once, so that two
+// policies never buy for the same gang.
+type Lookout struct {
+	File   *pool.File
+	reader *demand.Reader
+	local  map[string]*pool.LocalPool
+
+	mu      sync.Mutex
+	at      time.Time
+	reading demand.Reading
+}
+
+// NewLookout reads the pools file; the client's settings come from the
+// plugin's configuration (nomad_address, nomad_token …), else from NOMAD_*.
+func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.Client, error) {
+	if config[configFile] == "" {
+		return nil, nil, fmt.Errorf("%s: not set; allowed is the path of a pools file", configFile)
+	}
+	file, err := pool.ReadFile(config[configFile])
+	if err != nil {
+		return nil, nil, err
+	}
+	own, set := api.DefaultConfig(), nomad.ConfigFromNamespacedMap(config)
+	own.Address = cmp.Or(set.Address, own.Address)
+	own.SecretID = cmp.Or(set.SecretID, own.SecretID)
+	own.Region = cmp.Or(set.Region, own.Region)
+	if set.TLSConfig != nil && !reflect.ValueOf(*set.TLSConfig).IsZero() {
+		own.TLSConfig = set.TLSConfig
+	}
+	client, err := api.NewClient(own)
+	if err != nil {
+		return nil, nil, fmt.Errorf("nomad_address: %w", err)
+	}
+	l := &Lookout{File: file, reader: demand.NewReader(client), local: map[string]*pool.LocalPool{}}
+	for i := range file.Pools {
+		if d := &file.Pools[i]; d.Kind == "local" {
+			l.local[d.Name] = pool.NewLocal(d, client, logger)
+		}
+	}
+	return l, client, nil
+}
+
+// Look returns what there is and the plan for it. For the pool named, count is
+// how many nodes its target counts: those that Nomad does not know yet are on
+// their way. An empty name asks for no pool in particular.
+func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Reading, plan.Output, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if now := time.Now(); now.Sub(l.at) > lookAge {
+		reading, err := l.reader.Read(ctx, now)
+		if err != nil {
+			return demand.Reading{}, plan.Output{}, err
+		}
+		l.reading, l.at = reading, now
+	}
+	in := plan.Input{Now: l.reading.At, Work: l.reading.Work, Nodes: slices.Clone(l.reading.Nodes)}
+	for i := range l.File.Pools {
+		p := l.File.Pools[i].Plan()
+		in.Pools = append(in.Pools, p)
+		if err := l.assign(&in, p, own, count); err != nil {
+			return demand.Reading{}, plan.Output{}, err
+		}
+	}
+	return l.reading, plan.Make(in), nil
+}
+
+// assign says which nodes are the pool's, and adds those on their way.
+func (l *Lookout) assign(in *plan.Input, p plan.Pool, own string, count int) error {
+	seen := map[string]bool{}
+	members := 0
+	for i := range in.Nodes {
+		n := &in.Nodes[i]
+		if n.Pool == "" && p.Where.Selects(n.Where) {
+			n.Pool = p.Name
+			if !n.Closed {
+				members++
+			}
+			seen[n.Name] = true
+		}
+	}
+	starting := func(name string) {
+		in.Nodes = append(in.Nodes, plan.Node{Name: name, Pool: p.Name, Where: p.Where, Free: p.Shape, Starting: true})
+	}
+	if local := l.local[p.Name]; local != nil {
+		nodes, err := local.Nodes()
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes {
+			if !n.Leaving && !seen[n.Name] {
+				starting(n.Name)
+			}
+		}
+		return nil
+	}
+	if p.Name == own {
+		for i := members; i < count; i++ {
+			starting(fmt.Sprintf("%s-starting-%d", p.Name, i))
+		}
+	}
+	return nil
+}
+
+// poolOf is the pool that a plugin's settings name.
+func (l *Lookout) poolOf(config map[string]string) (*pool.Definition, error) {
+	if l == nil {
+		return nil, errors.New("the plugin is not configured")
+	}
+	return l.File.Find(config["pool"])
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad-autoscaler/plugins/base"
+	"github.com/hashicorp/nomad-autoscaler/plugins/target"
+	"github.com/hashicorp/nomad-autoscaler/sdk"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/pool"
+)
+
+// tendPeriod is how often what is in progress is moved on.
+const tendPeriod = time.Second
+
+// Target makes pools of our own kinds grow and shrink.
+type Target struct {
+	ctx     context.Context
+	logger  hclog.Logger
+	lookout *Lookout
+	stop    context.CancelFunc
+}
+
+var _ target.Target = (*Target)(nil)
+
+// NewTarget makes the plugin; ctx is its life.
+func NewTarget(ctx context.Context, logger hclog.Logger) *Target {
+	return &Target{ctx: ctx, logger: logger.Named(TargetName)}
+}
+
+// PluginInfo names the plugin.
+func (t *Target) PluginInfo() (*base.PluginInfo, error) {
+	return &base.PluginInfo{Name: TargetName, PluginType: sdk.PluginTypeTarget}, nil
+}
+
+// SetConfig reads the pools file, and takes up what was in progress.
+func (t *Target) SetConfig(config map[string]string) error {
+	lookout, _, err := NewLookout(config, t.logger)
+	if err != nil {
+		return fmt.Errorf("%s: %w", TargetName, err)
+	}
+	if t.stop != nil {
+		t.stop()
+	}
+	ctx, stop := context.WithCancel(t.ctx)
+	t.lookout, t.stop = lookout, stop
+	for _, p := range lookout.local {
+		go t.tend(ctx, p)
+	}
+	return nil
+}
+
+func (t *Target) tend(ctx context.Context, p *pool.LocalPool) {
+	tick := time.NewTicker(tendPeriod)
+	defer tick.Stop()
+	last := ""
+	for {
+		err := p.Tend(ctx, time.Now())
+		if text := fmt.Sprint(err); err != nil && text != last && ctx.Err() == nil {
+			last = text
+			t.logger.Warn("a pool cannot be tended", "error", err)
+		} else if err == nil {
+			last = ""
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *Target) local(config map[string]string) (*pool.LocalPool, error) {
+	d, err := t.lookout.poolOf(config)
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", TargetName, err)
+	}
+	p := t.lookout.local[d.Name]
+	if p == nil {
+		return nil, fmt.Errorf(`target %s: pool %q is of kind %q; this target serves "local"`, TargetName, d.Name, d.Kind)
+	}
+	return p, nil
+}
+
+// Status counts the pool's nodes: those on their way in, not those on their way out.
+func (t *Target) Status(config map[string]string) (*sdk.TargetStatus, error) {
+	p, err := t.local(config)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := p.Nodes()
+	if err != nil {
+		return nil, err
+	}
+	s := &sdk.TargetStatus{Ready: true, Meta: map[string]string{}}
+	for _, n := range nodes {
+		if !n.Leaving {
+			s.Count++
+		}
+	}
+	return s, nil
+}
+
+// Scale starts nodes, or marks nodes to go; it does not wait for either.
+func (t *Target) Scale(action sdk.ScalingAction, config map[string]string) error {
+	if action.Count == sdk.StrategyActionMetaValueDryRunCount {
+		return nil
+	}
+	p, err := t.local(config)
+	if err != nil {
+		return err
+	}
+	if action.Direction == sdk.ScaleDirectionUp {
+		return p.Grow(int(action.Count))
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, patience)
+	defer cancel()
+	var release []string
+	if names, ok := action.Meta[releaseMeta].(string); ok && names != "" {
+		release = strings.Split(names, ",")
+	}
+	return p.Shrink(ctx, int(action.Count), release)
+}

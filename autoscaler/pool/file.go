@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package pool reads which pools of nodes there are, and makes them grow and shrink.
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/hcl/v2/hclsimple"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+)
+
+// File is a pools file, in HCL.
+type File struct {
+	Pools []Definition `hcl:"pool,block"`
+}
+
+// Definition is one pool of the file.
+type Definition struct {
+	Name string `hcl:"name,label"`
+	// Kind is how nodes are made: "local", or "target" where another target
+	// plugin of the autoscaler does it.
+	Kind         string  `hcl:"kind"`
+	Lifecycle    string  `hcl:"lifecycle,optional"`
+	Price        float64 `hcl:"price,optional"`
+	Min          int     `hcl:"min,optional"`
+	Max          int     `hcl:"max"`
+	IdleTime     string  `hcl:"idle_time,optional"`
+	StartTimeout string  `hcl:"start_timeout,optional"`
+	Select       Select  `hcl:"select,block"`
+	Shape        Shape   `hcl:"shape,block"`
+	Local        *Local  `hcl:"local,block"`
+
+	idle, start time.Duration
+}
+
+// Select says which of Nomad's nodes are the pool's.
+type Select struct {
+	NodePool   string `hcl:"node_pool,optional"`
+	NodeClass  string `hcl:"node_class,optional"`
+	Datacenter string `hcl:"datacenter,optional"`
+}
+
+// Shape is what one node of the pool offers.
+type Shape struct {
+	GPUs   int    `hcl:"gpus"`
+	Model  string `hcl:"model,optional"`
+	CPU    int    `hcl:"cpu,optional"`
+	Memory int    `hcl:"memory,optional"`
+}
+
+// Local is a pool of Nomad clients on this machine.
+type Local struct {
+	// Dir keeps what is known of the nodes.
+	Dir   string `hcl:"dir"`
+	Slots []Slot `hcl:"slot,block"`
+}
+
+// Slot is a place for one node; its label is the node's name in Nomad.
+type Slot struct {
+	Name string `hcl:"name,label"`
+	// Command starts the client; no shell is between.
+	Command []string `hcl:"command"`
+	// DataDir is the client's, removed when the node goes.
+	DataDir string `hcl:"data_dir,optional"`
+}
+
+// ReadFile reads and checks a pools file. Errors name the file and line, or the field.
+func ReadFile(path string) (*File, error) {
+	var f File
+	if err := hclsimple.DecodeFile(path, nil, &f); err != nil {
+		return nil, fmt.Errorf("pools file: %w", err)
+	}
+	var errs []error
+	seen := map[string]bool{}
+	for i := range f.Pools {
+		p := &f.Pools[i]
+		if seen[p.Name] {
+			errs = append(errs, fmt.Errorf("pool %q: it is defined twice", p.Name))
+		}
+		seen[p.Name] = true
+		if err := p.validate(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(f.Pools) == 0 {
+		errs = append(errs, errors.New("no pool is defined; allowed is one pool block or more"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("pools file %s: %w", path, err)
+	}
+	return &f, nil
+}
+
+func (p *Definition) validate() error {
+	var errs []error
+	wrong := func(field string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("pool %q: %s: %v; allowed %s", p.Name, field, value, allowed))
+	}
+	if p.Kind != "local" && p.Kind != "target" {
+		wrong("kind", fmt.Sprintf("%q", p.Kind), `are "local" and "target"`)
+	}
+	if p.Lifecycle == "" {
+		p.Lifecycle = plan.OnDemand
+	}
+	if p.Lifecycle != plan.Spot && p.Lifecycle != plan.OnDemand {
+		wrong("lifecycle", fmt.Sprintf("%q", p.Lifecycle), `are "spot" and "on-demand"`)
+	}
+	if p.Price < 0 {
+		wrong("price", p.Price, "are 0 and more, for a node and hour")
+	}
+	if p.Min < 0 || p.Max < p.Min {
+		wrong("min and max", fmt.Sprintf("%d and %d", p.Min, p.Max), "are 0 and more, and max not below min")
+	}
+	if p.Shape.GPUs < 1 {
+		wrong("shape.gpus", p.Shape.GPUs, "are 1 and more")
+	}
+	if p.Shape.CPU < 0 || p.Shape.Memory < 0 {
+		wrong("shape.cpu and shape.memory", fmt.Sprintf("%d and %d", p.Shape.CPU, p.Shape.Memory), "are 0 (not looked at) and more")
+	}
+	if p.Select == (Select{}) {
+		wrong("select", "empty", "is at least one of node_pool, node_class, datacenter")
+	}
+	for field, v := range map[string]struct {
+		text     string
+		to       *time.Duration
+		fallback time.Duration
+	}{"idle_time": {p.IdleTime, &p.idle, 10 * time.Minute}, "start_timeout": {p.StartTimeout, &p.start, 10 * time.Minute}} {
+		*v.to = v.fallback
+		if v.text == "" {
+			continue
+		}
+		d, err := time.ParseDuration(v.text)
+		if err != nil || d < 0 {
+			wrong(field, fmt.Sprintf("%q", v.text), "is a duration such as 10m")
+		}
+		*v.to = d
+	}
+	if p.Kind == "local" {
+		errs = append(errs, p.validateLocal()...)
+	} else if p.Local != nil {
+		wrong("local", "a block", `is one only with kind "local"`)
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Definition) validateLocal() (errs []error) {
+	if p.Local == nil {
+		return []error{fmt.Errorf(`pool %q: local: no block; kind "local" needs one`, p.Name)}
+	}
+	if !filepath.IsAbs(p.Local.Dir) {
+		errs = append(errs, fmt.Errorf("pool %q: local.dir: %q; allowed is an absolute path", p.Name, p.Local.Dir))
+	}
+	if len(p.Local.Slots) < p.Max {
+		errs = append(errs, fmt.Errorf("pool %q: local: %d slots; allowed are as many as max, %d, or more", p.Name, len(p.Local.Slots), p.Max))
+	}
+	seen := map[string]bool{}
+	for _, s := range p.Local.Slots {
+		if s.Name == "" || filepath.Base(s.Name) != s.Name || seen[s.Name] {
+			errs = append(errs, fmt.Errorf("pool %q: slot %q; allowed are different names without a slash", p.Name, s.Name))
+		}
+		seen[s.Name] = true
+		if len(s.Command) == 0 {
+			errs = append(errs, fmt.Errorf("pool %q: slot %q: command: empty; allowed is a program with its arguments", p.Name, s.Name))
+		}
+		if s.DataDir != "" && !filepath.IsAbs(s.DataDir) {
+			errs = append(errs, fmt.Errorf("pool %q: slot %q: data_dir: %q; allowed is an absolute path", p.Name, s.Name, s.DataDir))
+		}
+	}
+	return errs
+}
+
+// Plan is the pool as the planner takes it. CPU and memory that the file
+// leaves out are no limit.
+func (p *Definition) Plan() plan.Pool {
+	shape := plan.Shape{GPUs: p.Shape.GPUs, Model: p.Shape.Model, CPU: p.Shape.CPU, Memory: p.Shape.Memory}
+	if shape.CPU == 0 {
+		shape.CPU = 1 << 30
+	}
+	if shape.Memory == 0 {
+		shape.Memory = 1 << 30
+	}
+	return plan.Pool{Name: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, Min: p.Min, Max: p.Max, Shape: shape, IdleTime: p.idle,
+		Where: plan.Where{NodePool: p.Select.NodePool, Class: p.Select.NodeClass, Datacenter: p.Select.Datacenter}}
+}
+
+// Find returns a pool by its name.
+func (f *File) Find(name string) (*Definition, error) {
+	var names []string
+	for i := range f.Pools {
+		if f.Pools[i].Name == name {
+			return &f.Pools[i], nil
+		}
+		names = append(names, f.Pools[i].Name)
+	}
+	return nil, fmt.Errorf("pool: %q; allowed are %q", name, names)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plugin"
+)
+
+// view shows one look at the cluster.
+type view struct {
+	pools, address string
+	json           bool
+}
+
+func (v view) look(ctx context.Context) (demand.Reading, plan.Output, error) {
+	config := map[string]string{"pools_file": v.pools}
+	if v.address != "" {
+		config["nomad_address"] = v.address
+	}
+	l, _, err := plugin.NewLookout(config, hclog.NewNullLogger())
+	if err != nil {
+		return demand.Reading{}, plan.Output{}, err
+	}
+	return l.Look(ctx, "", 0)
+}
+
+// waiting is one row of the queue.
+type waiting struct {
+	Namespace     string    `json:"namespace"`
+	Job           string    `json:"job"`
+	Group         string    `json:"group"`
+	Gang          bool      `json:"gang"`
+	Priority      int       `json:"priority"`
+	Placed        int       `json:"placed"`
+	Count         int       `json:"count"`
+	GPUs          int       `json:"queued_gpus"`
+	Since         time.Time `json:"since"`
+	Reason        string    `json:"reason"`
+	Unsatisfiable bool      `json:"unsatisfiable"`
+}
+
+func (v view) queue(ctx context.Context, out io.Writer) error {
+	r, o, err := v.look(ctx)
+	if err != nil {
+		return err
+	}
+	rows := []waiting{}
+	total := 0
+	for _, w := range o.Waiting {
+		rows = append(rows, waiting{w.Work.Namespace, w.Work.Job, w.Work.Group, w.Work.Gang, w.Work.Priority, w.Work.Placed, w.Work.Count,
+			w.Work.QueuedGPUs(), w.Work.Since.UTC(), w.Reason, w.Unsatisfiable})
+		total += w.Work.QueuedGPUs()
+	}
+	if v.json {
+		return printJSON(out, rows)
+	}
+	t := newTable(out, table.Row{"Namespace", "Job", "Group", "Gang", "Priority", "Placed", "GPUs", "Waits", "Why"})
+	for _, w := range rows {
+		t.AppendRow(table.Row{w.Namespace, w.Job, w.Group, w.Gang, w.Priority, fmt.Sprintf("%d of %d", w.Placed, w.Count), w.GPUs,
+			r.At.Sub(w.Since).Round(time.Second), w.Reason})
+	}
+	t.AppendFooter(table.Row{"", "", "", "", "", "queued", total, "", fmt.Sprintf("%d of %d GPUs are in use", r.RunningGPUs, r.TotalGPUs)})
+	t.Render()
+	return nil
+}
+
+// decision is one row of the plan.
+type decision struct {
+	Pool    string   `json:"pool"`
+	Now     int      `json:"now"`
+	Want    int      `json:"want"`
+	Release []string `json:"release"`
+	Reason  string   `json:"reason"`
+}
+
+func (v view) plan(ctx context.Context, out io.Writer) error {
+	_, o, err := v.look(ctx)
+	if err != nil {
+		return err
+	}
+	rows := []decision{}
+	for _, d := range o.Decisions {
+		rows = append(rows, decision{d.Pool, d.Now, d.Want, append([]string{}, d.Release...), d.Reason})
+	}
+	if v.json {
+		return printJSON(out, rows)
+	}
+	t := newTable(out, table.Row{"Pool", "Nodes", "Wanted", "Why"})
+	for _, d := range rows {
+		t.AppendRow(table.Row{d.Pool, d.Now, d.Want, d.Reason})
+	}
+	t.Render()
+	return nil
+}
+
+func newTable(out io.Writer, header table.Row) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(out)
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(header)
+	return t
+}
+
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
