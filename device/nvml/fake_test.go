@@ -17,6 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 )
 
 // The real binding is driven against a library of our own, each case in a
@@ -32,6 +33,7 @@ const (
 type reply struct {
 	Machine *gpu.Machine
 	Samples map[string]gpu.Sample
+	Health  map[string]health.Observation
 	Error   string
 	Stale   bool
 }
@@ -51,9 +53,12 @@ func child(library, sysfs string) {
 	for lines.Scan() {
 		var r reply
 		var err error
-		if lines.Text() == "samples" {
+		switch lines.Text() {
+		case "samples":
 			r.Samples, err = reader.Samples()
-		} else {
+		case "health":
+			r.Health = reader.Observe()
+		default:
 			r.Machine, err = reader.Machine()
 		}
 		if err != nil {

@@ -22,6 +22,7 @@ const maxGPUs = 128
 type Reader struct {
 	path string
 	pci  pciTree
+	proc string
 
 	mu     sync.Mutex
 	lib    *library
@@ -31,6 +32,12 @@ type Reader struct {
 	// remembered are the GPUs of earlier readings by index, to name one that
 	// no longer answers.
 	remembered map[int]gpu.GPU
+	// opened counts how often the library was initialised.
+	opened int
+	lives  map[string]*life // by UUID
+	// events delivers Xids for the devices that listening names.
+	events    nvml.EventSet
+	listening map[nvml.Device]string
 }
 
 type handle struct {
@@ -41,7 +48,10 @@ type handle struct {
 // NewReader makes a reader for the library at a path, or for the one that the
 // loader finds if the path is empty.
 func NewReader(path string) *Reader {
-	return &Reader{path: path, pci: pciTree{root: "/sys"}, remembered: make(map[int]gpu.GPU)}
+	return &Reader{
+		path: path, pci: pciTree{root: "/sys"}, proc: "/proc",
+		remembered: make(map[int]gpu.GPU), lives: make(map[string]*life),
+	}
 }
 
 // Machine reads everything. It fails only if no GPU can be asked at all: one
@@ -61,6 +71,7 @@ func (r *Reader) Machine() (*gpu.Machine, error) {
 			return nil, err
 		}
 		r.lib = lib
+		r.opened++
 	}
 	m, err := r.read()
 	if err != nil {
@@ -75,7 +86,7 @@ func (r *Reader) Machine() (*gpu.Machine, error) {
 // it answers does not matter: a driver that is gone fails here too.
 func (r *Reader) close() {
 	_ = r.lib.Shutdown()
-	r.lib, r.devices = nil, nil
+	r.lib, r.devices, r.events, r.listening = nil, nil, nil, nil
 }
 
 func (r *Reader) read() (*gpu.Machine, error) {
@@ -130,6 +141,7 @@ func (r *Reader) read() (*gpu.Machine, error) {
 		return nil, err
 	}
 	for _, g := range m.GPUs {
+		r.follow(g.UUID, g.Fault != "")
 		if g.Fault == "" {
 			r.remembered[g.Index] = g
 		}

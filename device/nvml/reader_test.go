@@ -187,6 +187,8 @@ var functions = []string{
 	"nvmlDeviceGetNvLinkVersion", "nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemoteDeviceType",
 	"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization",
 	"nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryErrorCounter",
+	"nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetTotalEccErrors",
+	"nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetFieldValues", "nvmlDeviceRegisterEvents",
 }
 
 // TestEveryErrorOfEveryCallLeavesTheOtherGPUs goes through NVML's error codes
@@ -210,6 +212,7 @@ func TestEveryErrorOfEveryCallLeavesTheOtherGPUs(t *testing.T) {
 				must.Len(t, 0, r.Machine.Warnings, must.Sprint(function))
 			}
 			must.EqOp(t, "", f.ask("samples").Error)
+			must.MapContainsKey(t, f.ask("health").Health, whole.GPUs[0].UUID)
 		}
 	}
 }

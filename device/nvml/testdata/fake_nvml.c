@@ -9,6 +9,8 @@
 //   links hidden 18             18 links to an end that the guest may not see
 //   error FUNCTION GPU CODE     what FUNCTION answers for GPU (* for all)
 //   driver 550.54.15            the driver's version
+//   xid GPU NUMBER SERIAL       an Xid; delivered once for each serial number
+//   health GPU UNCORRECTED ROWS PENDING FAILED SLOWDOWN RECOVERY
 //
 // Structures and numbers follow NVIDIA's NVML API reference.
 // With OLD it is a driver of 2018, without the functions that came later; with
@@ -243,11 +245,96 @@ int nvmlDeviceGetMemoryErrorCounter(device *d, int kind, int counter, int place,
 	return SUCCESS;
 }
 
+// A GPU's line of health; zeroes where there is none.
+static void vitals(int gpu, unsigned v[6]) {
+	const char *name = getenv("FAKE_NVML_STATE");
+	FILE *file = name ? fopen(name, "r") : NULL;
+	char line[256];
+	memset(v, 0, 6 * sizeof v[0]);
+	while (file && fgets(line, sizeof line, file)) {
+		int which;
+		unsigned w[6];
+		if (sscanf(line, "health %d %u %u %u %u %u %u", &which, &w[0], &w[1], &w[2], &w[3], &w[4], &w[5]) == 7 && which == gpu) {
+			memcpy(v, w, sizeof w);
+		}
+	}
+	if (file) fclose(file);
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(device *d, int *pending) { ASK(d->index); *pending = 0; return SUCCESS; }
+
+int nvmlDeviceGetTotalEccErrors(device *d, int kind, int counter, unsigned long long *count) {
+	unsigned v[6];
+	(void)counter;
+	ASK(d->index);
+	vitals(d->index, v);
+	*count = kind == 1 ? v[0] : 0; // 1 is "uncorrected"
+	return SUCCESS;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(device *d, unsigned long long *reasons) {
+	unsigned v[6];
+	ASK(d->index);
+	vitals(d->index, v);
+	*reasons = v[4];
+	return SUCCESS;
+}
+
+typedef struct { device *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event;
+typedef struct { unsigned long long types[MAX_GPUS]; } event_set;
+static event_set events;
+static int delivered; // the highest serial number so far
+
+int nvmlEventSetCreate(event_set **set) { ASK(-1); memset(&events, 0, sizeof events); *set = &events; return SUCCESS; }
+int nvmlDeviceRegisterEvents(device *d, unsigned long long types, event_set *set) { ASK(d->index); set->types[d->index] = types; return SUCCESS; }
+
+int nvmlEventSetWait_v2(event_set *set, event *e, unsigned timeout) {
+	const char *name = getenv("FAKE_NVML_STATE");
+	char line[256];
+	int gpu, xid, serial, found = 0;
+	(void)timeout;
+	ASK(-1);
+	FILE *file = name ? fopen(name, "r") : NULL;
+	while (file && !found && fgets(line, sizeof line, file)) {
+		if (sscanf(line, "xid %d %d %d", &gpu, &xid, &serial) == 3 && serial > delivered && gpu >= 0 && gpu < MAX_GPUS) {
+			delivered = serial;
+			found = (set->types[gpu] & 8) != 0; // 8 is "critical Xid"
+		}
+	}
+	if (file) fclose(file);
+	if (!found) return 10; // time-out
+	memset(e, 0, sizeof *e);
+	e->device = &devices[gpu], e->type = 8, e->data = (unsigned long long)xid;
+	return SUCCESS;
+}
+
 #ifdef OLD
 int nvmlSystemGetCudaDriverVersion(int *version) { ASK(-1); *version = 10010; return SUCCESS; }
 #else
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { ASK(-1); *version = 12040; return SUCCESS; }
 int nvmlDeviceGetArchitecture(device *d, unsigned *architecture) { ASK(d->index); *architecture = 9; return SUCCESS; }
+
+int nvmlDeviceGetRemappedRows(device *d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+	unsigned v[6];
+	ASK(d->index);
+	vitals(d->index, v);
+	*corrected = 0, *uncorrected = v[1], *pending = v[2], *failed = v[3];
+	return SUCCESS;
+}
+
+typedef struct { unsigned field, scope; long long timestamp, latency; unsigned type; int answer; unsigned value, high; } field_value;
+
+int nvmlDeviceGetFieldValues(device *d, int count, field_value *values) {
+	unsigned v[6];
+	ASK(d->index);
+	vitals(d->index, v);
+	for (int i = 0; i < count; i++) {
+		values[i].answer = values[i].field == 230 ? SUCCESS : NOT_SUPPORTED; // 230 is the recovery action
+		values[i].value = v[5];
+	}
+	return SUCCESS;
+}
+
 int nvmlDeviceGetNvLinkRemoteDeviceType(device *d, unsigned link, int *type) {
 	const char *shape;
 	(void)link;
