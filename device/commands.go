@@ -26,7 +26,7 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newTopoCommand(), newFingerprintCommand(), newProfilesCommand())
+	root.AddCommand(newTopoCommand(), newFingerprintCommand(), newHealthCommand(), newProfilesCommand())
 	return root
 }
 

@@ -133,3 +133,40 @@ func TestBadCommandLinesSayWhatIsAllowed(t *testing.T) {
 		})
 	}
 }
+
+func TestHealthExplainsEveryVerdict(t *testing.T) {
+	faults := filepath.Join(t.TempDir(), "faults.yaml")
+	must.NoError(t, os.WriteFile(faults, []byte("faults:\n  - { gpu: 2, xids: [79] }\n  - { gpu: 4, thermal_slowdown: true }\n"), 0o600))
+	out, _, err := execute(t, "", "health", "--profile", "dgx-h100", "--profile-faults", faults)
+	must.NoError(t, err)
+	for _, want := range []string{"unhealthy  xid", "Xid 79, the GPU has fallen off the bus", "cured by a restart of the machine", "degraded   thermal", "healthy"} {
+		must.StrContains(t, out, want)
+	}
+	out, _, err = execute(t, "", "health", "--profile", "dgx-h100", "--json")
+	must.NoError(t, err)
+	must.EqOp(t, 8, strings.Count(out, `"state": "healthy"`))
+
+	out, _, err = execute(t, "", "health", "--xid", "48")
+	must.NoError(t, err)
+	must.StrContains(t, out, "48   reset")
+	out, _, err = execute(t, "", "health", "--xid", "all", "--json")
+	must.NoError(t, err)
+	must.StrContains(t, out, `"xid": 119`)
+	for _, asJSON := range []string{"--json=true", "--json=false"} {
+		out, _, err = execute(t, "", "health", "--rules", asJSON)
+		must.NoError(t, err)
+		must.StrContains(t, out, "remap_failed")
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--xid", "many"}, `--xid "many": it must be a number, or all`},
+		{[]string{"--profile-faults", "x"}, "of use only together with --profile"},
+		{[]string{"--profile", "none"}, `profile "none" is not known`},
+		{[]string{"--nvml-library", filepath.Join(t.TempDir(), "none.so")}, "is the NVIDIA driver installed?"},
+	} {
+		_, _, err := execute(t, "", append([]string{"health"}, c.args...)...)
+		must.ErrorContains(t, err, c.want)
+	}
+}

@@ -119,7 +119,9 @@ type GPU struct {
 	NVLinkVersion float64 `json:"nvlink_version,omitempty"`
 
 	// Fault is what keeps the GPU from being usable, in words; empty if nothing.
-	Fault string `json:"fault,omitempty"`
+	// Degraded is what someone should look at while it still is.
+	Fault    string `json:"fault,omitempty"`
+	Degraded string `json:"degraded,omitempty"`
 }
 
 // NIC is one network card, or one port of it.

@@ -24,9 +24,9 @@ const (
 
 // Entry is one line of the catalogue.
 type Entry struct {
-	Xid     uint64 `yaml:"xid"`
-	Action  Action `yaml:"action"`
-	Meaning string `yaml:"meaning"`
+	Xid     uint64 `yaml:"xid" json:"xid"`
+	Action  Action `yaml:"action" json:"action"`
+	Meaning string `yaml:"meaning" json:"meaning"`
 }
 
 //go:embed xids.yaml

@@ -11,6 +11,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -118,6 +119,16 @@ type Rule struct {
 	Hold time.Duration
 
 	look func(past *past, o Observation) finding
+}
+
+// AtOnce are the rules without hysteresis, for a single look: what would count
+// if it stayed as it is.
+func AtOnce(rules []Rule) []Rule {
+	once := slices.Clone(rules)
+	for n := range once {
+		once[n].Trips = 1
+	}
+	return once
 }
 
 // past is what rules remember of a GPU.

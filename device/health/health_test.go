@@ -118,6 +118,11 @@ func TestConditionsThatComeAndGoHaveHysteresis(t *testing.T) {
 	)
 }
 
+func TestASingleLookNeedsNoPatience(t *testing.T) {
+	run(t, AtOnce(Rules()), step{Observation{At: at(0), ThermalSlowdown: true}, Degraded})
+	run(t, Rules(), step{Observation{At: at(0), ThermalSlowdown: true}, Healthy}) // the rules themselves are as before
+}
+
 func TestTrendsRaiseDegradedAndPass(t *testing.T) {
 	programs := func(s, n int) Observation { return Observation{At: at(s), Xids: make([]uint64, n)} } // Xid 0: not listed
 	run(t, Rules(),

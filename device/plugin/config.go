@@ -13,10 +13,11 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/profile"
 )
 
-// Bounds of fingerprint_period. A reading costs NVML some milliseconds a GPU.
+// Bounds of periods. A reading costs NVML some milliseconds a GPU.
 const (
 	shortestPeriod = time.Second
 	longestPeriod  = 24 * time.Hour
@@ -30,7 +31,12 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"group_by":           hclspec.NewDefault(hclspec.NewAttr("group_by", "string", false), hclspec.NewLiteral(`"model"`)),
 	"profile":            hclspec.NewAttr("profile", "string", false),
 	"profile_seed":       hclspec.NewAttr("profile_seed", "string", false),
+	"profile_faults":     hclspec.NewAttr("profile_faults", "string", false),
 	"nvml_library":       hclspec.NewAttr("nvml_library", "string", false),
+	"health": hclspec.NewDefault(hclspec.NewBlock("health", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"period":         hclspec.NewDefault(hclspec.NewAttr("period", "string", false), hclspec.NewLiteral(`"10s"`)),
+		"disabled_rules": hclspec.NewDefault(hclspec.NewAttr("disabled_rules", "list(string)", false), hclspec.NewLiteral("[]")),
+	})), hclspec.NewLiteral(`{ period = "10s", disabled_rules = [] }`)),
 })
 
 // rawConfig is the configuration as Nomad sends it.
@@ -41,7 +47,19 @@ type rawConfig struct {
 	GroupBy           string   `codec:"group_by"`
 	Profile           string   `codec:"profile"`
 	ProfileSeed       string   `codec:"profile_seed"`
+	ProfileFaults     string   `codec:"profile_faults"`
 	NVMLLibrary       string   `codec:"nvml_library"`
+	Health            struct {
+		Period        string   `codec:"period"`
+		DisabledRules []string `codec:"disabled_rules"`
+	} `codec:"health"`
+}
+
+// defaults are those of the schema, for a configuration that is empty.
+func defaults() rawConfig {
+	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model"}
+	raw.Health.Period = "10s"
+	return raw
 }
 
 // config is the configuration, checked.
@@ -51,6 +69,11 @@ type config struct {
 	period   time.Duration
 	// simulated is the machine to report instead of this one; nil for real GPUs.
 	simulated *gpu.Machine
+	// faults is the path of the file with the simulated machine's faults.
+	faults string
+	// rules of health, and how often GPUs are looked at for them.
+	rules        []health.Rule
+	healthPeriod time.Duration
 	// nvmlLibrary is the path of libnvidia-ml.so.1; empty for the loader's choice.
 	nvmlLibrary string
 }
@@ -59,7 +82,7 @@ type config struct {
 // stops the agent with the line, but touches no hardware: Nomad starts a plugin
 // several times only to look at it.
 func parseConfig(c *base.Config) (config, error) {
-	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model"}
+	raw := defaults()
 	if len(c.PluginConfig) > 0 {
 		if err := base.MsgPackDecode(c.PluginConfig, &raw); err != nil {
 			return config{}, fmt.Errorf("decoding the configuration: %w", err)
@@ -71,12 +94,16 @@ func parseConfig(c *base.Config) (config, error) {
 func (raw rawConfig) check() (config, error) {
 	ignored := make(map[string]bool)
 	c := config{enabled: raw.Enabled, nvmlLibrary: raw.NVMLLibrary}
-	period, err := time.ParseDuration(raw.FingerprintPeriod)
-	if err != nil || period < shortestPeriod || period > longestPeriod {
-		return config{}, fmt.Errorf("fingerprint_period %q: it must be a duration from %s to %s, such as \"1m\"",
-			raw.FingerprintPeriod, shortestPeriod, longestPeriod)
+	var err error
+	if c.period, err = parsePeriod("fingerprint_period", raw.FingerprintPeriod, "1m"); err != nil {
+		return config{}, err
 	}
-	c.period = period
+	if c.healthPeriod, err = parsePeriod("health.period", raw.Health.Period, "10s"); err != nil {
+		return config{}, err
+	}
+	if c.rules, err = health.RulesWithout(raw.Health.DisabledRules); err != nil {
+		return config{}, fmt.Errorf("health.disabled_rules: %w", err)
+	}
 	for i, id := range raw.IgnoredGPUIDs {
 		if id = strings.TrimSpace(id); id == "" {
 			return config{}, fmt.Errorf("ignored_gpu_ids[%d] is empty: it must be a GPU's UUID, as `nvidia-smi -L` prints it", i)
@@ -92,16 +119,29 @@ func (raw rawConfig) check() (config, error) {
 	switch {
 	case raw.ProfileSeed != "" && raw.Profile == "":
 		return config{}, fmt.Errorf("profile_seed %q: it is of use only together with profile", raw.ProfileSeed)
+	case raw.ProfileFaults != "" && raw.Profile == "":
+		return config{}, fmt.Errorf("profile_faults %q: it is of use only together with profile", raw.ProfileFaults)
+	case raw.ProfileFaults != "" && !filepath.IsAbs(raw.ProfileFaults):
+		return config{}, fmt.Errorf("profile_faults %q: it must be an absolute path", raw.ProfileFaults)
 	case raw.NVMLLibrary != "" && raw.Profile != "":
 		return config{}, fmt.Errorf("nvml_library %q and profile %q: a machine is either read or simulated; leave one out", raw.NVMLLibrary, raw.Profile)
 	case raw.NVMLLibrary != "" && !filepath.IsAbs(raw.NVMLLibrary):
 		return config{}, fmt.Errorf("nvml_library %q: it must be an absolute path", raw.NVMLLibrary)
 	case raw.Profile != "":
+		c.faults = raw.ProfileFaults
 		if c.simulated, err = simulate(raw.Profile, raw.ProfileSeed); err != nil {
 			return config{}, err
 		}
 	}
 	return c, nil
+}
+
+func parsePeriod(field, text, example string) (time.Duration, error) {
+	period, err := time.ParseDuration(text)
+	if err != nil || period < shortestPeriod || period > longestPeriod {
+		return 0, fmt.Errorf("%s %q: it must be a duration from %s to %s, such as %q", field, text, shortestPeriod, longestPeriod, example)
+	}
+	return period, nil
 }
 
 // simulate loads a profile; the seed is the host's name unless one is given.

@@ -28,12 +28,16 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 		{"unknown profile", func(c *rawConfig) { c.Profile = "dgx" }, `profile: profile "dgx" is not known; allowed are dgx-a100, dgx-h100,`},
 		{"broken profile", func(c *rawConfig) { c.Profile = broken }, broken + `:3: unknown key "modell"`},
 		{"seed alone", func(c *rawConfig) { c.ProfileSeed = "x" }, `profile_seed "x": it is of use only together with profile`},
+		{"faults alone", func(c *rawConfig) { c.ProfileFaults = "/x" }, `profile_faults "/x": it is of use only together with profile`},
+		{"faults by name", func(c *rawConfig) { c.Profile, c.ProfileFaults = "dgx-h100", "x" }, `profile_faults "x": it must be an absolute path`},
+		{"health period", func(c *rawConfig) { c.Health.Period = "never" }, `health.period "never": it must be a duration from 1s to 24h0m0s, such as "10s"`},
+		{"health rule", func(c *rawConfig) { c.Health.DisabledRules = []string{"heat"} }, `health.disabled_rules: health rule "heat" is not known; allowed are lost,`},
 		{"library and profile", func(c *rawConfig) { c.Profile, c.NVMLLibrary = "dgx-h100", "/lib/x.so" }, "either read or simulated"},
 		{"library by name", func(c *rawConfig) { c.NVMLLibrary = "x.so" }, `nvml_library "x.so": it must be an absolute path`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model"}
+			raw := defaults()
 			c.set(&raw)
 			_, err := raw.check()
 			must.ErrorContains(t, err, c.want)
@@ -47,6 +51,8 @@ func TestConfigurationDefaults(t *testing.T) {
 	must.True(t, c.enabled)
 	must.EqOp(t, time.Minute, c.period)
 	must.Nil(t, c.simulated)
+	must.EqOp(t, 10*time.Second, c.healthPeriod)
+	must.Positive(t, len(c.rules))
 
 	_, err = parseConfig(&base.Config{PluginConfig: []byte{0xc1}})
 	must.ErrorContains(t, err, "decoding the configuration")

@@ -59,16 +59,18 @@ func (d *Device) fingerprint(ctx context.Context, c config, source Source, out c
 	}
 }
 
-// readOn reads at once and then every period, or sooner after a failure.
+// readOn reads at once and then every period, or sooner after a failure, and
+// judges the GPUs' health by what was read.
 func (d *Device) readOn(ctx context.Context, c config, source Source, readings chan<- reading) {
+	monitor := NewMonitor(c.rules)
 	for {
-		machine, err := d.readSafely(source)
+		machine, err := d.readSafely(source, monitor)
 		select {
 		case <-ctx.Done():
 			return
 		case readings <- reading{machine, err}:
 		}
-		wait := c.period
+		wait := min(c.period, c.healthPeriod)
 		if err != nil {
 			wait = min(wait, retryPeriod)
 		}
@@ -84,13 +86,17 @@ func (d *Device) readOn(ctx context.Context, c config, source Source, readings c
 
 // readSafely turns a panic into an error: it must not end the process, nor the
 // stream.
-func (d *Device) readSafely(source Source) (machine *gpu.Machine, err error) {
+func (d *Device) readSafely(source Source, monitor *Monitor) (machine *gpu.Machine, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			machine, err = nil, fmt.Errorf("panic while reading the GPUs: %v", p)
 		}
 	}()
-	return d.read(source)
+	machine, err = d.read(source)
+	if err != nil {
+		return nil, err
+	}
+	return withVerdicts(machine, monitor.Judge(machine, source.Observe(), time.Now())), nil
 }
 
 // follower turns readings into device groups, and says what is new in the log.
@@ -117,7 +123,7 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 	if r.err != nil {
 		if f.failure != r.err.Error() {
 			f.failure = r.err.Error()
-			logger.Error("cannot read the GPUs; trying again", "error", r.err, "period", min(f.config.period, retryPeriod).String())
+			logger.Error("cannot read the GPUs; trying again", "error", r.err, "period", min(f.config.period, f.config.healthPeriod, retryPeriod).String())
 		}
 		if f.machine == nil {
 			return nil
@@ -128,6 +134,7 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 		logger.Info("the GPUs can be read again")
 		f.failure = ""
 	}
+	f.logVerdicts(r.machine)
 	f.machine = r.machine
 	if !reflect.DeepEqual(f.warnings, r.machine.Warnings) {
 		f.warnings = r.machine.Warnings
@@ -136,6 +143,28 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 		}
 	}
 	return DeviceGroups(r.machine, f.config.grouping)
+}
+
+// logVerdicts says which GPUs changed for the worse or the better.
+func (f *follower) logVerdicts(m *gpu.Machine) {
+	before := make(map[string]string)
+	if f.machine != nil {
+		for _, g := range f.machine.GPUs {
+			before[g.UUID] = g.Fault + g.Degraded
+		}
+	}
+	for _, g := range m.GPUs {
+		logger := f.device.logger.With("gpu", g.UUID, "index", g.Index)
+		switch now := g.Fault + g.Degraded; {
+		case now == before[g.UUID]:
+		case now == "":
+			logger.Info("the GPU is healthy again")
+		case g.Fault != "":
+			logger.Error("the GPU is unhealthy and takes no new work", "reason", g.Fault)
+		default:
+			logger.Warn("the GPU is degraded", "reason", g.Degraded)
+		}
+	}
 }
 
 // changed says whether the groups must be sent, and remembers them if so.

@@ -84,7 +84,7 @@ func DeviceGroups(m *gpu.Machine, grouping Grouping) []*device.DeviceGroup {
 		group := &device.DeviceGroup{Vendor: vendor, Type: deviceType, Name: name, Attributes: attributes(m, gpus)}
 		for _, i := range gpus {
 			g := &m.GPUs[i]
-			d := &device.Device{ID: g.UUID, Healthy: g.Fault == "", HealthDesc: g.Fault}
+			d := &device.Device{ID: g.UUID, Healthy: g.Fault == "", HealthDesc: cmp.Or(g.Fault, g.Degraded)}
 			if g.BusID != "" {
 				d.HwLocality = &device.DeviceLocality{PciBusID: gpu.NormalBusID(g.BusID)}
 			}

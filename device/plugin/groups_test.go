@@ -161,7 +161,7 @@ func TestStatsAreNeverNil(t *testing.T) {
 		must.EqOp(t, now, stats.Timestamp)
 	}
 
-	samples, err := simulation{m}.Samples()
+	samples, err := (&simulation{machine: m}).Samples()
 	must.NoError(t, err)
 	for _, stats := range StatsGroups(m, samples, Grouping{}, now)[0].InstanceStats {
 		must.MapContainsKeys(t, stats.Stats.Attributes, []string{

@@ -25,6 +25,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/nvml"
 )
 
@@ -38,6 +39,9 @@ type Source interface {
 	Machine() (*gpu.Machine, error)
 	// Samples reads the momentary values of the GPUs that answer, by UUID.
 	Samples() (map[string]gpu.Sample, error)
+	// Observe reads what health is judged by, of the GPUs of the last Machine,
+	// by UUID; time, fault and links are filled in by the caller.
+	Observe() map[string]health.Observation
 }
 
 // Device implements Nomad's device.DevicePlugin.
@@ -71,7 +75,7 @@ func New(version string, logger hclog.Logger) *Device {
 
 func chooseSource(c config, logger hclog.Logger) Source {
 	if c.simulated != nil {
-		return simulation{machine: c.simulated}
+		return Simulate(c.simulated, c.faults)
 	}
 	return nvml.NewReader(c.nvmlLibrary)
 }

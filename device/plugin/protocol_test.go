@@ -21,6 +21,7 @@ import (
 	"github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/nvml"
 )
 
@@ -63,8 +64,10 @@ func (s *scripted) Samples() (map[string]gpu.Sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return simulation{m}.Samples()
+	return (&simulation{machine: m}).Samples()
 }
+
+func (s *scripted) Observe() map[string]health.Observation { return nil }
 
 // awaitCalls waits until the present answer has been given n times.
 func (s *scripted) awaitCalls(t *testing.T, n int) {
@@ -135,7 +138,7 @@ func newTestDevice(s *scripted) *Device {
 	d := New("0.0.0", hclog.NewNullLogger())
 	d.firstWait = patience
 	d.source = s
-	d.config = config{enabled: true, period: time.Millisecond}
+	d.config = config{enabled: true, period: time.Millisecond, healthPeriod: time.Millisecond, rules: health.Rules()}
 	return d
 }
 
@@ -166,6 +169,10 @@ func TestNomadsWayThroughASimulatedMachine(t *testing.T) {
 		profile_seed       = "node-1"
 		fingerprint_period = "1h"
 		group_by           = "island"
+		health {
+			period         = "1h"
+			disabled_rules = ["thermal"]
+		}
 		ignored_gpu_ids    = ["`+simulated(t, "dgx-h100").GPUs[7].UUID+`"]
 	`))
 	fingerprints, err := plugin.Fingerprint(ctx)

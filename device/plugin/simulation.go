@@ -2,17 +2,71 @@
 
 package plugin
 
-import "github.com/nomad-gpu/nomad-gpu/device/gpu"
+import (
+	"slices"
+	"sync"
 
-// simulation is a source that reports a machine from a profile.
-type simulation struct{ machine *gpu.Machine }
+	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/profile"
+)
 
-func (s simulation) Machine() (*gpu.Machine, error) { return s.machine, nil }
+// simulation is a source that reports a machine from a profile, with faults
+// from a file that may change at any time.
+type simulation struct {
+	machine *gpu.Machine
+	faults  string // path; empty for none
+
+	mu      sync.Mutex
+	current []profile.Fault
+	told    map[int][]uint64 // the Xids that were reported, by GPU
+}
+
+// Simulate is a source that reports the machine, with the faults of a file; its
+// path is empty for none.
+func Simulate(m *gpu.Machine, faults string) Source { return &simulation{machine: m, faults: faults} }
+
+// Machine reads the faults anew.
+func (s *simulation) Machine() (*gpu.Machine, error) {
+	if s.faults == "" {
+		return s.machine, nil
+	}
+	faults, err := profile.LoadFaults(s.faults, len(s.machine.GPUs))
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.current = faults
+	s.mu.Unlock()
+	return profile.WithFaults(s.machine, faults), nil
+}
+
+// Observe reports the file's conditions, and its Xids once each time that a
+// GPU's list changes.
+func (s *simulation) Observe() map[string]health.Observation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	observations := make(map[string]health.Observation)
+	told := make(map[int][]uint64)
+	for _, fault := range s.current {
+		o := health.Observation{
+			Epoch: fault.Epoch, ThermalSlowdown: fault.ThermalSlowdown, PowerBrake: fault.PowerBrake,
+			RemapPending: fault.RemapPending, RemapFailed: fault.RemapFailed,
+		}
+		if !slices.Equal(fault.Xids, s.told[fault.GPU]) {
+			o.Xids = fault.Xids
+		}
+		told[fault.GPU] = fault.Xids
+		observations[s.machine.GPUs[fault.GPU].UUID] = o
+	}
+	s.told = told
+	return observations
+}
 
 // Samples are those of an idle GPU, steady and within what the part can have:
 // little memory taken by the driver, a sixth of the power limit, 30 °C and one
 // more with every GPU along the air's way.
-func (s simulation) Samples() (map[string]gpu.Sample, error) {
+func (s *simulation) Samples() (map[string]gpu.Sample, error) {
 	samples := make(map[string]gpu.Sample, len(s.machine.GPUs))
 	for i, g := range s.machine.GPUs {
 		sample := gpu.Sample{
