@@ -54,7 +54,7 @@ func newHealthCommand() *cobra.Command {
 			}
 			t := newTable(table.Row{"GPU", "UUID", "State", "Rule", "Reason", "Cure"})
 			for _, g := range list {
-				t.AppendRow(table.Row{g.Index, g.UUID, g.Verdict.State, g.Verdict.Code, g.Verdict.Reason, g.Verdict.Cure})
+				t.AppendRow(table.Row{g.Index, g.UUID, g.Verdict.State.String(), g.Verdict.Code, g.Verdict.Reason, g.Verdict.Cure})
 			}
 			return printTable(out, t)
 		},
