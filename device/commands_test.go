@@ -148,7 +148,7 @@ func TestHealthExplainsEveryVerdict(t *testing.T) {
 
 	out, _, err = execute(t, "", "health", "--xid", "48")
 	must.NoError(t, err)
-	must.StrContains(t, out, "48   reset")
+	must.StrContains(t, out, "48  reset")
 	out, _, err = execute(t, "", "health", "--xid", "all", "--json")
 	must.NoError(t, err)
 	must.StrContains(t, out, `"xid": 119`)
