@@ -47,20 +47,20 @@ func parseCatalogue(text []byte) (map[uint64]Entry, error) {
 		Xids []Entry `yaml:"xids"`
 	}
 	if err := yaml.UnmarshalWithOptions(text, &file, yaml.Strict()); err != nil {
-		return nil, fmt.Errorf("Xid catalogue: %w", err)
+		return nil, fmt.Errorf("catalogue of Xids: %w", err)
 	}
 	catalogue := make(map[uint64]Entry, len(file.Xids))
 	for _, entry := range file.Xids {
 		if _, twice := catalogue[entry.Xid]; twice {
-			return nil, fmt.Errorf("Xid catalogue: %d is listed twice", entry.Xid)
+			return nil, fmt.Errorf("catalogue of Xids: %d is listed twice", entry.Xid)
 		}
 		switch entry.Action {
 		case Ignore, RestartApp, Inspect, Reset, Reboot:
 		default:
-			return nil, fmt.Errorf("Xid catalogue: %d has the action %q; allowed are ignore, restart_app, inspect, reset, reboot", entry.Xid, entry.Action)
+			return nil, fmt.Errorf("catalogue of Xids: %d has the action %q; allowed are ignore, restart_app, inspect, reset, reboot", entry.Xid, entry.Action)
 		}
 		if entry.Meaning == "" {
-			return nil, fmt.Errorf("Xid catalogue: %d has no meaning", entry.Xid)
+			return nil, fmt.Errorf("catalogue of Xids: %d has no meaning", entry.Xid)
 		}
 		catalogue[entry.Xid] = entry
 	}
