@@ -62,9 +62,8 @@ func (d *Device) fingerprint(ctx context.Context, c config, source Source, out c
 // readOn reads at once and then every period, or sooner after a failure, and
 // judges the GPUs' health by what was read.
 func (d *Device) readOn(ctx context.Context, c config, source Source, readings chan<- reading) {
-	monitor := NewMonitor(c.rules)
 	for {
-		machine, err := d.readSafely(source, monitor)
+		machine, err := d.readSafely(source)
 		select {
 		case <-ctx.Done():
 			return
@@ -86,17 +85,13 @@ func (d *Device) readOn(ctx context.Context, c config, source Source, readings c
 
 // readSafely turns a panic into an error: it must not end the process, nor the
 // stream.
-func (d *Device) readSafely(source Source, monitor *Monitor) (machine *gpu.Machine, err error) {
+func (d *Device) readSafely(source Source) (machine *gpu.Machine, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			machine, err = nil, fmt.Errorf("panic while reading the GPUs: %v", p)
 		}
 	}()
-	machine, err = d.read(source)
-	if err != nil {
-		return nil, err
-	}
-	return withVerdicts(machine, monitor.Judge(machine, source.Observe(), time.Now())), nil
+	return d.judge(source)
 }
 
 // follower turns readings into device groups, and says what is new in the log.

@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,7 +29,8 @@ func TestSimulatedFaultsReachNomadAndAreCured(t *testing.T) {
 	d := New("0.0.0", hclog.NewNullLogger())
 	d.firstWait = patience
 	d.source = &simulation{machine: m, faults: faults}
-	d.config = config{enabled: true, period: time.Millisecond, healthPeriod: time.Millisecond, rules: health.Rules()}
+	d.config = config{enabled: true, period: time.Millisecond, healthPeriod: time.Millisecond}
+	d.monitor = NewMonitor(health.Rules())
 	fingerprints, err := dispense(t, d).Fingerprint(t.Context())
 	must.NoError(t, err)
 	next := func() (map[string]*device.Device, map[string]string) {
@@ -70,6 +72,24 @@ func TestSimulatedFaultsReachNomadAndAreCured(t *testing.T) {
 	must.NoError(t, os.Remove(faults))
 	_, attributes = next()
 	must.EqOp(t, "8", attributes["healthy_count"])
+}
+
+func TestHealthIsRememberedFromStreamToStream(t *testing.T) {
+	m := simulated(t, "dgx-h100")
+	faults := filepath.Join(t.TempDir(), "faults.yaml")
+	write(t, faults, "faults:\n  - { gpu: 3, xids: [48] }\n")
+	d := New("0.0.0", hclog.NewNullLogger())
+	d.firstWait = patience
+	d.source = Simulate(m, faults)
+	d.config = config{enabled: true, period: time.Millisecond, healthPeriod: time.Millisecond}
+	d.monitor = NewMonitor(health.Rules())
+	for range 2 { // an Xid is reported once; the second stream never sees it
+		ctx, cancel := context.WithCancel(t.Context())
+		fingerprints, err := d.Fingerprint(ctx)
+		must.NoError(t, err)
+		must.EqOp(t, "7", shown(receive(t, fingerprints).Devices[0])["healthy_count"])
+		cancel()
+	}
 }
 
 func TestLinksThatGoDownAreMissed(t *testing.T) {

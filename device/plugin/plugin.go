@@ -56,7 +56,12 @@ type Device struct {
 	// node registers only after it: Nomad waits up to 50 s.
 	firstWait time.Duration
 
+	// judging keeps readings of two streams apart: Nomad opens a new one before
+	// the old has ended when its agent restarts.
+	judging sync.Mutex
+
 	mu      sync.Mutex
+	monitor *Monitor // what is known of the GPUs' health; outlives streams
 	config  config
 	source  Source
 	machine *gpu.Machine // the last that was read whole
@@ -103,6 +108,7 @@ func (d *Device) SetConfig(c *base.Config) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.config, d.source, d.machine = parsed, d.newSource(parsed, d.logger), nil
+	d.monitor = NewMonitor(parsed.rules)
 	return nil
 }
 
@@ -131,6 +137,20 @@ func (d *Device) read(source Source) (*gpu.Machine, error) {
 		d.machine = machine
 	}
 	return machine, nil
+}
+
+// judge takes a reading and judges the GPUs' health by it.
+func (d *Device) judge(source Source) (*gpu.Machine, error) {
+	d.judging.Lock()
+	defer d.judging.Unlock()
+	machine, err := d.read(source)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	monitor := d.monitor
+	d.mu.Unlock()
+	return withVerdicts(machine, monitor.Judge(machine, source.Observe(), time.Now())), nil
 }
 
 // known is the last machine that was read; if there is none yet, it is read

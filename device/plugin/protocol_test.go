@@ -138,7 +138,8 @@ func newTestDevice(s *scripted) *Device {
 	d := New("0.0.0", hclog.NewNullLogger())
 	d.firstWait = patience
 	d.source = s
-	d.config = config{enabled: true, period: time.Millisecond, healthPeriod: time.Millisecond, rules: health.Rules()}
+	d.config = config{enabled: true, period: time.Millisecond, healthPeriod: time.Millisecond}
+	d.monitor = NewMonitor(health.Rules())
 	return d
 }
 
