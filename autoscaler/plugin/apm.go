@@ -31,9 +31,9 @@ var _ apm.APM = (*APM)(nil)
 // NewAPM makes the plugin.
 func NewAPM(logger hclog.Logger) *APM { return &APM{logger: logger.Named(APMName)} }
 
-// PluginInfo names the plugin.
+// PluginInfo names the program: the autoscaler compares it with the driver of its configuration.
 func (a *APM) PluginInfo() (*base.PluginInfo, error) {
-	return &base.PluginInfo{Name: APMName, PluginType: sdk.PluginTypeAPM}, nil
+	return &base.PluginInfo{Name: Program, PluginType: sdk.PluginTypeAPM}, nil
 }
 
 // SetConfig reads the pools file.

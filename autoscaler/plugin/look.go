@@ -30,6 +30,9 @@ const (
 	TargetName   = "gpu-pool"
 )
 
+// Program is the name of the executable that serves all three.
+const Program = "nomad-autoscaler-gpu"
+
 // configFile is the setting that all three plugins have.
 const configFile = "pools_file"
 

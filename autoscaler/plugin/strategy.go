@@ -29,9 +29,9 @@ var _ strategy.Strategy = (*Strategy)(nil)
 // NewStrategy makes the plugin.
 func NewStrategy(logger hclog.Logger) *Strategy { return &Strategy{logger: logger.Named(StrategyName)} }
 
-// PluginInfo names the plugin.
+// PluginInfo names the program: the autoscaler compares it with the driver of its configuration.
 func (s *Strategy) PluginInfo() (*base.PluginInfo, error) {
-	return &base.PluginInfo{Name: StrategyName, PluginType: sdk.PluginTypeStrategy}, nil
+	return &base.PluginInfo{Name: Program, PluginType: sdk.PluginTypeStrategy}, nil
 }
 
 // SetConfig reads the pools file.

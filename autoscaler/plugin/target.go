@@ -34,9 +34,9 @@ func NewTarget(ctx context.Context, logger hclog.Logger) *Target {
 	return &Target{ctx: ctx, logger: logger.Named(TargetName)}
 }
 
-// PluginInfo names the plugin.
+// PluginInfo names the program: the autoscaler compares it with the driver of its configuration.
 func (t *Target) PluginInfo() (*base.PluginInfo, error) {
-	return &base.PluginInfo{Name: TargetName, PluginType: sdk.PluginTypeTarget}, nil
+	return &base.PluginInfo{Name: Program, PluginType: sdk.PluginTypeTarget}, nil
 }
 
 // SetConfig reads the pools file, and takes up what was in progress.

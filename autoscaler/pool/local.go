@@ -30,7 +30,13 @@ type LocalPool struct {
 	nomad      *api.Client
 	logger     hclog.Logger
 	mu         sync.Mutex
+	// failed is when a slot's node last ended without being asked to.
+	failed map[string]time.Time
 }
+
+// failurePause is how long a slot rests whose node ended by itself or did not
+// come up: another slot is tried first.
+const failurePause = 30 * time.Second
 
 // Node is one node of a pool.
 type Node struct {
@@ -51,7 +57,7 @@ type record struct {
 
 // NewLocal is the pool that a definition of kind local describes.
 func NewLocal(d *Definition, client *api.Client, logger hclog.Logger) *LocalPool {
-	return &LocalPool{definition: d, nomad: client, logger: logger.With("pool", d.Name)}
+	return &LocalPool{definition: d, nomad: client, logger: logger.With("pool", d.Name), failed: map[string]time.Time{}}
 }
 
 // Nodes reads what is there: no call to Nomad.
@@ -107,6 +113,10 @@ func (p *LocalPool) Grow(count int) error {
 	var errs []error
 	for _, s := range p.definition.Local.Slots {
 		if have >= count || records[s.Name] != nil {
+			continue
+		}
+		if rest := failurePause - time.Since(p.failed[s.Name]); rest > 0 {
+			errs = append(errs, fmt.Errorf("node %s failed a moment ago; it is tried again in %s", s.Name, rest.Round(time.Second)))
 			continue
 		}
 		if err := p.start(s); err != nil {
@@ -228,7 +238,10 @@ func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, 
 	alive := r.alive()
 	switch {
 	case !alive:
-		p.logger.Warn("the process of a node has ended", "node", s.Name)
+		if !r.Leaving {
+			p.failed[s.Name] = now
+			p.logger.Warn("the process of a node has ended", "node", s.Name, "last words", p.lastWords(s.Name))
+		}
 		return p.remove(ctx, s, r, n)
 	case r.Leaving:
 		idle, err := p.idle(ctx, s.Name)
@@ -247,7 +260,8 @@ func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, 
 		p.logger.Info("a node is ready", "node", s.Name, "after", now.Sub(r.Started).Round(100*time.Millisecond))
 		return p.save(s.Name, r)
 	case !r.Ready && now.Sub(r.Started) > p.definition.start:
-		p.logger.Warn("gives a node up: it is not ready within start_timeout", "node", s.Name, "start_timeout", p.definition.start)
+		p.failed[s.Name] = now
+		p.logger.Warn("gives a node up: it is not ready within start_timeout", "node", s.Name, "start_timeout", p.definition.start, "last words", p.lastWords(s.Name))
 		return p.remove(ctx, s, r, n)
 	}
 	return nil
@@ -314,6 +328,16 @@ func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeLi
 	}
 	p.logger.Info("a node is gone", "node", s.Name)
 	return os.Remove(p.path(s.Name))
+}
+
+// lastWords is the last line of a node's log.
+func (p *LocalPool) lastWords(name string) string {
+	data, err := os.ReadFile(filepath.Join(p.definition.Local.Dir, name+".log"))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return lines[len(lines)-1]
 }
 
 func unmount(dir string) {

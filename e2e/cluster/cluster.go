@@ -310,6 +310,17 @@ func (c *Cluster) AutoscalerLog() ([]byte, error) {
 	return os.ReadFile(filepath.Join(c.dir, "autoscaler.log"))
 }
 
+// Ended names a part that has ended by itself: nothing that is waited for
+// will come then.
+func (c *Cluster) Ended() error {
+	for _, p := range []*part{c.consul, c.server, c.scaler} {
+		if p != nil && !p.running() {
+			return fmt.Errorf("%s has ended by itself", p.name)
+		}
+	}
+	return nil
+}
+
 // HTTPPort is the port of Nomad's interface on every host.
 func (c *Cluster) HTTPPort() int { return c.port }
 
@@ -317,6 +328,8 @@ func (c *Cluster) HTTPPort() int { return c.port }
 func (c *Cluster) Words(lines int) string {
 	var b strings.Builder
 	logs, _ := filepath.Glob(filepath.Join(c.dir, "*.log"))
+	pools, _ := filepath.Glob(filepath.Join(c.dir, "pools", "*", "*.log"))
+	logs = append(logs, pools...)
 	for _, log := range logs {
 		p := part{log: log}
 		fmt.Fprintf(&b, "--- %s\n%s\n", strings.TrimSuffix(filepath.Base(log), ".log"), p.words(lines))
