@@ -87,6 +87,11 @@ type GPU struct {
 	Index int `json:"index"`
 	// UUID is the driver's identity of the GPU, "GPU-" and a UUID.
 	UUID string `json:"uuid,omitempty"`
+	// Parent is the UUID of the GPU that this is a MIG instance of, and
+	// MIGProfile the instance's shape, such as "1g.10gb"; both empty for a whole
+	// GPU. An instance has an index and bus ID in common with its siblings.
+	Parent     string `json:"parent,omitempty"`
+	MIGProfile string `json:"mig_profile,omitempty"`
 	// BusID is the PCI address in sysfs form: "0000:1b:00.0", lower case.
 	BusID string `json:"bus_id,omitempty"`
 	// Model is the product name, such as "NVIDIA H100 80GB HBM3".

@@ -28,7 +28,8 @@ type life struct {
 }
 
 // Observe reads what health is judged by, of the GPUs of the last reading, by
-// UUID. Time, faults and links are the caller's to fill in.
+// UUID. Time, faults and links are the caller's to fill in. A MIG instance is
+// judged by the GPU it is part of.
 func (r *Reader) Observe() map[string]health.Observation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,7 +38,7 @@ func (r *Reader) Observe() map[string]health.Observation {
 		return observations
 	}
 	for uuid, h := range r.devices {
-		q := &query{lib: r.lib, device: h.device, index: h.index}
+		q := &query{lib: r.lib, device: h.whole, index: h.index}
 		o := q.observe()
 		if o.Uncorrected != nil {
 			l := r.life(uuid)
@@ -158,23 +159,27 @@ func (r *Reader) xids() map[string][]uint64 {
 		if ret != nvml.SUCCESS {
 			return xids
 		}
-		r.events, r.listening = events, make(map[nvml.Device]string)
+		r.events, r.listening = events, make(map[nvml.Device]map[string]bool)
 	}
 	for uuid, h := range r.devices {
-		if _, already := r.listening[h.device]; already {
-			continue
+		if _, already := r.listening[h.whole]; !already {
+			// A part that has no such events, or is lost, is asked again next time.
+			if h.whole.RegisterEvents(nvml.EventTypeXidCriticalError, r.events) != nvml.SUCCESS {
+				continue
+			}
+			r.listening[h.whole] = make(map[string]bool)
 		}
-		// A part that has no such events, or is lost, is asked again next time.
-		if h.device.RegisterEvents(nvml.EventTypeXidCriticalError, r.events) == nvml.SUCCESS {
-			r.listening[h.device] = uuid
-		}
+		r.listening[h.whole][uuid] = true
 	}
 	for range maxEvents {
 		event, ret := r.events.Wait(0)
 		if ret != nvml.SUCCESS {
 			return xids // mostly a time-out: no more
 		}
-		if uuid, ok := r.listening[event.Device]; ok && event.EventType == nvml.EventTypeXidCriticalError {
+		if event.EventType != nvml.EventTypeXidCriticalError {
+			continue
+		}
+		for uuid := range r.listening[event.Device] {
 			xids[uuid] = append(xids[uuid], event.EventData)
 		}
 	}

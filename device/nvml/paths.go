@@ -39,7 +39,9 @@ func (r *Reader) paths(m *gpu.Machine, queries []*query) {
 	}
 	position := make(map[string]int, n)
 	for i, g := range m.GPUs {
-		position[g.BusID] = i
+		if g.Parent == "" { // NVLink is off where MIG is on
+			position[g.BusID] = i
+		}
 	}
 	switched, direct := make([]uint, n), make([][]uint, n)
 	for i, q := range queries {

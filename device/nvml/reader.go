@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -29,19 +31,22 @@ type Reader struct {
 	worked bool // a reading has succeeded in this process
 	// devices are the handles of the last reading, by UUID.
 	devices map[string]handle
-	// remembered are the GPUs of earlier readings by index, to name one that
-	// no longer answers.
-	remembered map[int]gpu.GPU
+	// remembered are the GPUs that worked since the library was initialised, by
+	// UUID, to name one that no longer answers.
+	remembered map[string]gpu.GPU
 	// opened counts how often the library was initialised.
 	opened int
 	lives  map[string]*life // by UUID
-	// events delivers Xids for the devices that listening names.
+	// events delivers the Xids of whole GPUs; listening are those, with the
+	// UUIDs that each stands for: its own, or its MIG instances'.
 	events    nvml.EventSet
-	listening map[nvml.Device]string
+	listening map[nvml.Device]map[string]bool
 }
 
+// handle is a GPU or MIG instance; for a whole GPU both handles are the same.
 type handle struct {
 	device nvml.Device
+	whole  nvml.Device
 	index  int
 }
 
@@ -50,7 +55,7 @@ type handle struct {
 func NewReader(path string) *Reader {
 	return &Reader{
 		path: path, pci: pciTree{root: "/sys"}, proc: "/proc",
-		remembered: make(map[int]gpu.GPU), lives: make(map[string]*life),
+		remembered: make(map[string]gpu.GPU), lives: make(map[string]*life),
 	}
 }
 
@@ -72,6 +77,7 @@ func (r *Reader) Machine() (*gpu.Machine, error) {
 		}
 		r.lib = lib
 		r.opened++
+		clear(r.remembered)
 	}
 	m, err := r.read()
 	if err != nil {
@@ -99,70 +105,102 @@ func (r *Reader) read() (*gpu.Machine, error) {
 	}
 	m := &gpu.Machine{}
 	r.versions(m)
-	r.devices = make(map[string]handle, count)
-	var queries []*query
-	for index := range count {
-		device, ret := r.lib.DeviceGetHandleByIndex(index)
-		if ret != nvml.SUCCESS {
-			m.Warn("GPU %d cannot be asked: %v", index, failure(ret))
-			if known, ok := r.remembered[index]; ok {
-				known.Fault = failure(ret).Error()
-				m.GPUs = append(m.GPUs, known)
-				queries = append(queries, nil)
-			}
-			continue
+	all, err := r.list(m, count)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.gpu.Index, b.gpu.Index) })
+	queries := make([]*query, len(all))
+	for i, f := range all {
+		m.GPUs = append(m.GPUs, f.gpu)
+		if f.gpu.Parent == "" {
+			queries[i] = f.query
 		}
-		q := &query{lib: r.lib, device: device, index: index}
-		g := q.describe()
-		if known, ok := r.remembered[index]; ok && (g.UUID == "" || g.UUID == known.UUID && g.Fault != "") {
-			// Attributes must not vanish because a GPU fails in the middle.
-			known.Fault = cmp.Or(q.fault, "it does not tell its UUID")
-			g = known
-		}
-		m.Warnings = append(m.Warnings, q.warnings...)
-		if g.UUID == "" {
-			m.Warn("GPU %d does not tell its UUID and cannot be offered: %s", index, q.fault)
-			continue
-		}
-		if _, twice := r.devices[g.UUID]; twice {
-			m.Warn("GPU %d has the UUID of another, %s; it is left out", index, g.UUID)
-			continue
-		}
-		if g.Fault != "" {
-			m.Warn("GPU %d (%s): %s", index, g.UUID, g.Fault)
-		}
-		r.devices[g.UUID] = handle{device, index}
-		m.GPUs = append(m.GPUs, g)
-		queries = append(queries, q)
 	}
 	r.pci.place(m)
 	r.paths(m, queries)
-	if err := allBroken(m, count); err != nil {
-		return nil, err
-	}
 	for _, g := range m.GPUs {
 		r.follow(g.UUID, g.Fault != "")
 		if g.Fault == "" {
-			r.remembered[g.Index] = g
+			r.remembered[g.UUID] = g
 		}
 	}
 	return m, nil
 }
 
-// allBroken is an error if there are GPUs and none works: then it is the driver
-// that is gone, and the library has to be initialised anew.
-func allBroken(m *gpu.Machine, count int) error {
-	if count == 0 {
-		return nil
-	}
-	reason := "none tells its UUID"
-	for _, g := range m.GPUs {
-		if g.Fault == "" {
-			return nil
+// found is a GPU of this reading, or one that is remembered; query is nil for
+// one that cannot be asked.
+type found struct {
+	gpu   gpu.GPU
+	query *query
+}
+
+// list asks every GPU and adds those that are remembered but no longer answer.
+// Indexes say nothing there: they shift when a GPU falls off the bus. If there
+// are GPUs and none works it is the driver that is gone: an error, after which
+// the library has to be initialised anew.
+func (r *Reader) list(m *gpu.Machine, count int) ([]found, error) {
+	r.devices = make(map[string]handle, count)
+	var all []found
+	reason := "the driver no longer lists it"
+	physical := make(map[string]bool) // UUIDs of whole GPUs that answered
+	working := 0
+	for index := range count {
+		device, ret := r.lib.DeviceGetHandleByIndex(index)
+		if ret != nvml.SUCCESS {
+			reason = failure(ret).Error()
+			m.Warn("GPU %d cannot be asked: %s", index, reason)
+			continue
 		}
-		reason = g.Fault
+		q := &query{lib: r.lib, device: device, index: index}
+		g := q.describe()
+		m.Warnings = append(m.Warnings, q.warnings...)
+		switch {
+		case g.UUID == "":
+			reason = cmp.Or(q.fault, "it does not tell its UUID")
+			m.Warn("GPU %d does not tell its UUID: %s", index, reason)
+			continue
+		case physical[g.UUID]:
+			m.Warn("GPU %d has the UUID of another, %s; it is left out", index, g.UUID)
+			continue
+		}
+		physical[g.UUID] = true
+		if g.Fault == "" {
+			working++
+		} else {
+			reason = g.Fault
+			m.Warn("GPU %d (%s): %s", index, g.UUID, g.Fault)
+			if known, ok := r.remembered[g.UUID]; ok {
+				// Attributes must not vanish because a GPU fails in the middle.
+				known.Fault = g.Fault
+				g = known
+			}
+		}
+		if instances, on := q.instances(g); on {
+			for _, instance := range instances {
+				r.devices[instance.gpu.UUID] = handle{instance.query.device, device, index}
+			}
+			all = append(all, instances...)
+			continue
+		}
+		r.devices[g.UUID] = handle{device, device, index}
+		all = append(all, found{g, q})
 	}
-	return fmt.Errorf("none of %d GPUs works: %s", count, reason)
+	if count > 0 && working == 0 {
+		return nil, fmt.Errorf("none of %d GPUs works: %s", count, reason)
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(r.remembered)) {
+		known := r.remembered[uuid]
+		switch _, here := r.devices[uuid]; {
+		case here:
+		case physical[cmp.Or(known.Parent, uuid)]:
+			delete(r.remembered, uuid) // MIG was changed: it is gone for good
+		default:
+			known.Fault = reason
+			all = append(all, found{gpu: known})
+		}
+	}
+	return all, nil
 }
 
 func (r *Reader) versions(m *gpu.Machine) {

@@ -135,7 +135,7 @@ func TestOneGPUThatFailsLeavesTheOthers(t *testing.T) {
 		{"lost before it was ever seen", "error nvmlDeviceGetHandleByIndex_v2 1 15", false, 2, "", "GPU 1 cannot be asked: NVML error 15: GPU is lost"},
 		{"lost later", "error nvmlDeviceGetHandleByIndex_v2 1 15", true, 3, "NVML error 15: GPU is lost", "GPU 1 cannot be asked"},
 		{"no UUID", "error nvmlDeviceGetUUID 1 999", false, 2, "", "GPU 1: nvmlDeviceGetUUID: NVML error 999"},
-		{"no UUID any more", "error nvmlDeviceGetUUID 1 15", true, 3, "nvmlDeviceGetUUID: NVML error 15: GPU is lost", "GPU 1 (GPU-"},
+		{"no UUID any more", "error nvmlDeviceGetUUID 1 15", true, 3, "nvmlDeviceGetUUID: NVML error 15: GPU is lost", "GPU 1 does not tell its UUID"},
 		{"needs a reset", "error nvmlDeviceGetMemoryInfo 1 16", false, 3, "nvmlDeviceGetMemoryInfo: NVML error 16", "GPU 1 (GPU-"},
 		{"fails in the middle", "error nvmlDeviceGetMemoryInfo 1 15", true, 3, "nvmlDeviceGetMemoryInfo: NVML error 15", "GPU 1 (GPU-"},
 	}
@@ -169,6 +169,21 @@ func TestOneGPUThatFailsLeavesTheOthers(t *testing.T) {
 	}
 }
 
+func TestAGPUThatIsNoLongerListedIsStillNamed(t *testing.T) {
+	f := newFake(t, build(t, t.TempDir()))
+	f.set("gpus 3")
+	f.machine()
+	f.set("gpus 2")
+	m := f.machine()
+	must.Len(t, 3, m.GPUs)
+	must.EqOp(t, "the driver no longer lists it", m.GPUs[2].Fault)
+	must.EqOp(t, "GPU-00000000-0000-0000-0000-000000000002", m.GPUs[2].UUID)
+	f.set("gpus 2", "error nvmlDeviceGetCount_v2 * 9")
+	f.ask("machine")
+	f.set("gpus 2") // a driver that was loaded anew knows what is there
+	must.Len(t, 2, f.machine().GPUs)
+}
+
 func TestIfNoGPUWorksTheReadingFails(t *testing.T) {
 	f := newFake(t, build(t, t.TempDir()))
 	f.set("gpus 2", "error nvmlDeviceGetHandleByIndex_v2 * 15")
@@ -189,6 +204,7 @@ var functions = []string{
 	"nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryErrorCounter",
 	"nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetTotalEccErrors",
 	"nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetFieldValues", "nvmlDeviceRegisterEvents",
+	"nvmlDeviceGetMigMode",
 }
 
 // TestEveryErrorOfEveryCallLeavesTheOtherGPUs goes through NVML's error codes

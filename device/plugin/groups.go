@@ -132,6 +132,7 @@ func attributes(m *gpu.Machine, gpus []int) map[string]*structs.Attribute {
 	a.word("architecture", same(func(g *gpu.GPU) string { return g.Architecture }))
 	a.word("compute_capability", same(func(g *gpu.GPU) string { return g.ComputeCapability }))
 	a.word("cuda_version", m.CUDAVersion)
+	a.word("mig_profile", same(func(g *gpu.GPU) string { return g.MIGProfile }))
 	a.number("numa_nodes", countNUMANodes(m, gpus), "")
 	a.nvlink(m, gpus, least)
 	a.nics(m)

@@ -79,7 +79,7 @@ func TestGroupsOfAMixedAndFaultyMachine(t *testing.T) {
 		GPUs: []gpu.GPU{
 			{UUID: "GPU-b", Model: "B", BusID: "00000000:1B:00.0", NUMANode: 0, MemoryMiB: 200, Architecture: "x"},
 			{UUID: "GPU-a", Model: "B", NUMANode: 0, MemoryMiB: 100, Architecture: "y", Fault: "fell off the bus"},
-			{UUID: "GPU-c", Model: "A", NUMANode: gpu.NoNUMA},
+			{UUID: "GPU-c", Model: "A", NUMANode: gpu.NoNUMA, MIGProfile: "1g.10gb"},
 			{UUID: "GPU-d", NUMANode: 1},
 			{UUID: "", Model: "A"},
 			{UUID: "GPU-e", Model: "A"},
@@ -108,6 +108,7 @@ func TestGroupsOfAMixedAndFaultyMachine(t *testing.T) {
 		must.MapNotContainsKey(t, got, name) // differs, or not known
 	}
 	must.MapNotContainsKey(t, shown(a), "numa_nodes")
+	must.EqOp(t, "1g.10gb", shown(a)["mig_profile"])
 	for _, group := range groups {
 		must.NoError(t, group.Validate())
 	}

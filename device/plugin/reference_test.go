@@ -36,6 +36,9 @@ func TestTheReferenceNamesEverything(t *testing.T) {
 
 	m := simulated(t, "dgx-h100")
 	m.GPUs[0].Fault = "lost"
+	for i := range m.GPUs {
+		m.GPUs[i].MIGProfile = "1g.10gb"
+	}
 	attributes := named("Attributes")
 	for name := range DeviceGroups(m, Grouping{})[0].Attributes {
 		must.StrContains(t, attributes, "`"+name+"`")

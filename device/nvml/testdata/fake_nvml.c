@@ -10,6 +10,7 @@
 //   error FUNCTION GPU CODE     what FUNCTION answers for GPU (* for all)
 //   driver 550.54.15            the driver's version
 //   xid GPU NUMBER SERIAL       an Xid; delivered once for each serial number
+//   mig GPU N                   N MIG instances of that GPU, MIG being on
 //   health GPU UNCORRECTED ROWS PENDING FAILED SLOWDOWN RECOVERY
 //
 // Structures and numbers follow NVIDIA's NVML API reference.
@@ -23,7 +24,7 @@
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3 };
 enum { MAX_GPUS = 16, MAX_LINKS = 18 };
 
-typedef struct { int index; } device;
+typedef struct { int index, instance; } device; // instance counts from 1; 0 is the whole GPU
 typedef struct {
 	char bus_id_legacy[16];
 	unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
@@ -130,13 +131,17 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **d) {
 
 int nvmlDeviceGetUUID(device *d, char *uuid, unsigned length) {
 	ASK(d->index);
+	if (d->instance > 0) {
+		snprintf(uuid, length, "MIG-00000000-0000-0000-%04d-%012d", d->instance, d->index);
+		return SUCCESS;
+	}
 	snprintf(uuid, length, "GPU-00000000-0000-0000-0000-%012d", d->index);
 	return SUCCESS;
 }
 
 int nvmlDeviceGetName(device *d, char *name, unsigned length) {
 	ASK(d->index);
-	snprintf(name, length, "NVIDIA H100 80GB HBM3");
+	snprintf(name, length, "NVIDIA H100 80GB HBM3%s", d->instance > 0 ? " MIG 1g.10gb" : "");
 	return SUCCESS;
 }
 
@@ -152,6 +157,10 @@ int nvmlDeviceGetPciInfo_v3(device *d, pci_info *pci) {
 
 int nvmlDeviceGetMemoryInfo(device *d, three *memory) {
 	ASK(d->index);
+	if (d->instance > 0) {
+		memory->a = 9856ull << 20, memory->b = 9840ull << 20, memory->c = 16ull << 20;
+		return SUCCESS;
+	}
 	memory->a = 81559ull << 20, memory->b = 81000ull << 20, memory->c = 559ull << 20; // total, free, used
 	return SUCCESS;
 }
@@ -229,6 +238,7 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(device *d, unsigned link, pci_info *pci)
 
 int nvmlDeviceGetUtilizationRates(device *d, utilization *use) {
 	ASK(d->index);
+	if (d->instance > 0) return NOT_SUPPORTED;
 	use->gpu = 42, use->memory = 7;
 	return SUCCESS;
 }
@@ -313,6 +323,37 @@ int nvmlSystemGetCudaDriverVersion(int *version) { ASK(-1); *version = 10010; re
 #else
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { ASK(-1); *version = 12040; return SUCCESS; }
 int nvmlDeviceGetArchitecture(device *d, unsigned *architecture) { ASK(d->index); *architecture = 9; return SUCCESS; }
+
+static int instances(int gpu) {
+	const char *name = getenv("FAKE_NVML_STATE");
+	FILE *file = name ? fopen(name, "r") : NULL;
+	char line[256];
+	int which, n, count = -1;
+	while (file && fgets(line, sizeof line, file)) {
+		if (sscanf(line, "mig %d %d", &which, &n) == 2 && which == gpu) count = n;
+	}
+	if (file) fclose(file);
+	return count;
+}
+
+int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) {
+	ASK(d->index);
+	*current = *pending = instances(d->index) >= 0;
+	return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *count) { ASK(d->index); *count = 7; return SUCCESS; }
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned n, device **instance) {
+	static device parts[MAX_GPUS][7];
+	ASK(d->index);
+	// Every second place is free.
+	if (n >= 7 || n % 2 != 0 || (int)(n / 2) >= instances(d->index)) return 6; // not found
+	parts[d->index][n].index = d->index;
+	parts[d->index][n].instance = (int)n + 1;
+	*instance = &parts[d->index][n];
+	return SUCCESS;
+}
 
 int nvmlDeviceGetRemappedRows(device *d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
 	unsigned v[6];
