@@ -142,14 +142,16 @@ type found struct {
 func (r *Reader) list(m *gpu.Machine, count int) ([]found, error) {
 	r.devices = make(map[string]handle, count)
 	var all []found
-	reason := "the driver no longer lists it"
+	// gone is why a remembered GPU is missing, failing why none works.
+	gone, failing := "the driver no longer lists it", "none tells its UUID"
 	physical := make(map[string]bool) // UUIDs of whole GPUs that answered
 	working := 0
 	for index := range count {
 		device, ret := r.lib.DeviceGetHandleByIndex(index)
 		if ret != nvml.SUCCESS {
-			reason = failure(ret).Error()
-			m.Warn("GPU %d cannot be asked: %s", index, reason)
+			gone = failure(ret).Error()
+			failing = gone
+			m.Warn("GPU %d cannot be asked: %s", index, gone)
 			continue
 		}
 		q := &query{lib: r.lib, device: device, index: index}
@@ -157,8 +159,9 @@ func (r *Reader) list(m *gpu.Machine, count int) ([]found, error) {
 		m.Warnings = append(m.Warnings, q.warnings...)
 		switch {
 		case g.UUID == "":
-			reason = cmp.Or(q.fault, "it does not tell its UUID")
-			m.Warn("GPU %d does not tell its UUID: %s", index, reason)
+			gone = cmp.Or(q.fault, "it does not tell its UUID")
+			failing = gone
+			m.Warn("GPU %d does not tell its UUID: %s", index, gone)
 			continue
 		case physical[g.UUID]:
 			m.Warn("GPU %d has the UUID of another, %s; it is left out", index, g.UUID)
@@ -168,7 +171,7 @@ func (r *Reader) list(m *gpu.Machine, count int) ([]found, error) {
 		if g.Fault == "" {
 			working++
 		} else {
-			reason = g.Fault
+			failing = g.Fault
 			m.Warn("GPU %d (%s): %s", index, g.UUID, g.Fault)
 			if known, ok := r.remembered[g.UUID]; ok {
 				// Attributes must not vanish because a GPU fails in the middle.
@@ -187,7 +190,7 @@ func (r *Reader) list(m *gpu.Machine, count int) ([]found, error) {
 		all = append(all, found{g, q})
 	}
 	if count > 0 && working == 0 {
-		return nil, fmt.Errorf("none of %d GPUs works: %s", count, reason)
+		return nil, fmt.Errorf("none of %d GPUs works: %s", count, failing)
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(r.remembered)) {
 		known := r.remembered[uuid]
@@ -196,7 +199,7 @@ func (r *Reader) list(m *gpu.Machine, count int) ([]found, error) {
 		case physical[cmp.Or(known.Parent, uuid)]:
 			delete(r.remembered, uuid) // MIG was changed: it is gone for good
 		default:
-			known.Fault = reason
+			known.Fault = gone
 			all = append(all, found{gpu: known})
 		}
 	}
