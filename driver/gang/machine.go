@@ -25,6 +25,8 @@ type Machine struct {
 	// ended is set once the member has nothing left to do.
 	ended *Outcome
 	told  string
+	// stopReason is why the newest generation stopped.
+	stopReason string
 }
 
 type operation int
@@ -331,7 +333,8 @@ func (m *Machine) tellHead(do func(...Action)) {
 	m.told = key
 	switch h.State {
 	case Forming:
-		if h.Reason != "" {
+		// Just after a stop the reason is that of the stop, told already.
+		if h.Reason != "" && h.Reason != m.stopReason {
 			do(Tell{"Waiting", h.Reason})
 		}
 	case Preparing:
@@ -346,6 +349,7 @@ func (m *Machine) tellHead(do func(...Action)) {
 			do(Tell{"Started", fmt.Sprintf("Generation %d: all %d members are prepared and start", h.Generation, h.World)})
 		}
 	case Stopping:
+		m.stopReason = h.Reason
 		do(Tell{"Stopping", fmt.Sprintf("Generation %d stops: %s", h.Generation, h.Reason)})
 	case Failed:
 		do(Tell{"Gang Failed", h.Reason})

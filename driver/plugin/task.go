@@ -35,6 +35,10 @@ type task struct {
 
 // run is the member's life.
 func (t *task) run(ctx context.Context) {
+	logs, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go holdLog(logs, t.cfg.StdoutPath)
+	go holdLog(logs, t.cfg.StderrPath)
 	r := member.Run(ctx, t.options)
 	t.runner.detach()
 	if r.Detached {
