@@ -80,6 +80,11 @@ func TestJSONIsForMachines(t *testing.T) {
 	must.Eq(t, []island{{GPUs: []int{0, 1}, FullMesh: true}, {GPUs: []int{2, 3}, FullMesh: true}}, r.Islands)
 	must.Eq(t, []int{0, 1}, r.Chosen)
 
+	out, _, err = execute(t, "", "topo", "--topo-file", fixtures+"pcie-6-gpus.txt", "--json")
+	must.NoError(t, err)
+	must.StrContains(t, out, `"islands": []`)
+	must.StrContains(t, out, `"nics": []`)
+
 	out, _, err = execute(t, "", "profiles", "--json")
 	must.NoError(t, err)
 	must.StrContains(t, out, `"profile": "dgx-h100"`)

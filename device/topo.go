@@ -38,7 +38,8 @@ type nearest struct {
 }
 
 func newReport(m *gpu.Machine) report {
-	r := report{Machine: m, Alone: topology.Alone(m)}
+	// Empty lists rather than null, so that programs can go through them.
+	r := report{Machine: m, Islands: []island{}, Alone: append([]int{}, topology.Alone(m)...)}
 	for _, gpus := range topology.Islands(m) {
 		i := island{GPUs: gpus, FullMesh: topology.FullMesh(m, gpus)}
 		if !i.FullMesh {
@@ -49,7 +50,7 @@ func newReport(m *gpu.Machine) report {
 	all := make([]int, len(m.GPUs))
 	for i, n := range topology.NearestNICs(m) {
 		all[i] = i
-		r.Nearest = append(r.Nearest, nearest{GPU: i, Level: n.Level, NICs: n.NICs})
+		r.Nearest = append(r.Nearest, nearest{GPU: i, Level: n.Level, NICs: append([]int{}, n.NICs...)})
 	}
 	r.VisibleOrder = topology.VisibleOrder(m, all)
 	return r
