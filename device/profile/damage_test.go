@@ -34,6 +34,11 @@ func TestADamagedMatrixIsReadForWhatIsThere(t *testing.T) {
 				must.EqOp(t, gpu.PIX, m.NICPaths[0][0])
 				must.EqOp(t, 0, m.GPUs[0].NUMANode)
 			}},
+		{"cells run together in a row that lacks none are not", change("NV4\tSYS\tPIX", "NV4SYS\tSYS\tPIX"), `line 2, row GPU0: "NV4SYS" for GPU1 cannot be read`,
+			func(t *testing.T, m *gpu.Machine) {
+				must.EqOp(t, 4, m.Paths[0][1].NVLinks)
+				must.EqOp(t, gpu.PIX, m.NICPaths[0][0])
+			}},
 		{"a cell that is cut is filled from the opposite row", change("SYS\tPIX\tSYS\t0-7", "SYS\tPI0-7"), `line 2, row GPU0: "PI0-7" for NIC0 cannot be read`,
 			func(t *testing.T, m *gpu.Machine) {
 				must.EqOp(t, gpu.PIX, m.NICPaths[0][0])
@@ -163,6 +168,15 @@ func TestADamagedTopologyFileIsReadForWhatIsThere(t *testing.T) {
 	must.EqOp(t, 16, m.GPUs[0].PCIeWidth)
 	must.EqOp(t, "8.0", m.GPUs[0].ComputeCapability)
 	must.EqOp(t, gpu.PHB, m.Paths[0][1].PCIe)
+}
+
+func TestANICUnderEveryCPUIsNearNoGPU(t *testing.T) {
+	m, err := readFixture(t, "b200-vm-hidden-switch.xml")
+	must.NoError(t, err)
+	must.EqOp(t, gpu.NoNUMA, m.NICs[0].NUMANode)
+	for i := range m.GPUs {
+		must.Eq(t, []gpu.Level{gpu.NoLevel}, m.NICPaths[i])
+	}
 }
 
 func TestWhatIsNoTopologyFileIsRefused(t *testing.T) {

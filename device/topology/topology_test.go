@@ -123,6 +123,18 @@ func TestVisibleOrder(t *testing.T) {
 	}
 }
 
+func TestOfOrdersWithEqualSumsTheWeakestLinkDecides(t *testing.T) {
+	m := machine(4, link{1, 2, 1})
+	for _, p := range []struct {
+		a, b  int
+		level gpu.Level
+	}{{0, 1, gpu.PIX}, {2, 3, gpu.SYS}, {0, 2, gpu.PHB}, {1, 3, gpu.PHB}, {0, 3, gpu.NoLevel}} {
+		m.Paths[p.a][p.b].PCIe, m.Paths[p.b][p.a].PCIe = p.level, p.level
+	}
+	// PIX and SYS add up to as much as PHB twice.
+	must.SliceEqOp(t, []int{0, 2, 1, 3}, VisibleOrder(m, []int{0, 1, 2, 3}))
+}
+
 // anyMachine draws a machine of 2 to most GPUs with random links, levels, NICs.
 func anyMachine(t *rapid.T, most int) *gpu.Machine {
 	n := rapid.IntRange(2, most).Draw(t, "gpus")
@@ -265,6 +277,7 @@ func TestChoose(t *testing.T) {
 		{"a broken island before a whole one", two, Request{Free: []int{0, 1, 2, 3, 6, 7}, InUse: []int{4, 5}, Count: 2}, []int{6, 7}},
 		{"a quad of the cube mesh", dgx1(), Request{Free: []int{0, 1, 2, 3, 4, 5, 6, 7}, Count: 4}, []int{0, 1, 2, 3}},
 		{"behind switches, GPUs that share a NIC", machine(8, mesh(12, 0, 1, 2, 3, 4, 5, 6, 7)...), Request{Free: []int{1, 2, 3, 4}, InUse: []int{0}, Count: 2}, []int{2, 3}},
+		{"what can pair later with one in use is left", machine(4, link{0, 1, 12}), Request{Free: []int{0, 3}, InUse: []int{1}, Count: 1}, []int{3}},
 		{"all that are free", two, Request{Free: []int{5, 1}, Count: 2}, []int{1, 5}},
 	}
 	for _, c := range cases {
