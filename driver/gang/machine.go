@@ -345,7 +345,7 @@ func (m *Machine) tellHead(do func(...Action)) {
 			do(Tell{"Spare", fmt.Sprintf("Generation %d forms with %d other members; waiting as a spare", h.Generation, h.World)})
 		}
 	case Running:
-		if m.assignment != nil {
+		if m.assignment != nil && m.record.Phase == Prepared {
 			do(Tell{"Started", fmt.Sprintf("Generation %d: all %d members are prepared and start", h.Generation, h.World)})
 		}
 	case Stopping:

@@ -135,23 +135,20 @@ func (c *Cluster) ConsulAddress() string {
 // Program is the path of nomad, consul or nomad-autoscaler.
 func (c *Cluster) Program(name string) string { return c.programs[name] }
 
-func (c *Cluster) startConsul(ctx context.Context) error {
+func (c *Cluster) startConsul(ctx context.Context) (err error) {
 	c.options.Say("starting Consul")
-	config, err := c.writeConfig("consul", consulConfig(c))
-	if err != nil {
+	if _, err = c.writeConfig("consul", consulConfig(c)); err != nil {
 		return err
 	}
 	if c.kv, err = consulapi.NewClient(&consulapi.Config{Address: c.ConsulAddress()}); err != nil {
 		return err
 	}
-	return c.RestartConsul(ctx, config)
+	return c.RestartConsul(ctx)
 }
 
 // RestartConsul starts Consul, with the data it had, and waits until it leads.
-func (c *Cluster) RestartConsul(ctx context.Context, config string) (err error) {
-	if config == "" {
-		config = filepath.Join(c.dir, "consul.hcl")
-	}
+func (c *Cluster) RestartConsul(ctx context.Context) (err error) {
+	config := filepath.Join(c.dir, "consul.hcl")
 	if c.consul, err = startPart("consul", c.dir, "", c.programs["consul"], "agent", "-config-file", config); err != nil {
 		return err
 	}

@@ -79,6 +79,8 @@ func clientConfig(c *Cluster, wanted Client, h host, n int) string {
 	}
 	// All hosts on the loopback interface share its ports: each takes a range
 	// of its own, below the kernel's for outgoing connections.
+	// The name of the cgroup is no path on purpose: Nomad then leaves the
+	// machine's cpusets alone, which all clusters here would share.
 	low := 10000 + (c.port-20000)/20*18 + n%16*60
 	fmt.Fprintf(&b, `
 server { enabled = false }

@@ -68,8 +68,8 @@ func Guard(program func(ctx context.Context) int) int {
 		fmt.Fprintln(os.Stderr, "guard:", err)
 		return 1
 	}
-	ended := make(chan struct{})
-	go func() { child.Wait(); close(ended) }()
+	ended := make(chan int, 1)
+	go reap(child.Process.Pid, ended)
 	asked := 0
 	for {
 		select {
@@ -78,11 +78,27 @@ func Guard(program func(ctx context.Context) int) int {
 				s = syscall.SIGKILL
 			}
 			child.Process.Signal(s)
-		case <-ended:
-			if code := child.ProcessState.ExitCode(); code >= 0 {
-				return code
-			}
-			return 1
+		case code := <-ended:
+			return code
+		}
+	}
+}
+
+// reap takes the exits of all that the guard adopts, as init does: a new
+// agent of Nomad waits for its predecessor's plugins to be gone, and a zombie
+// is not. It tells the exit code of the child.
+func reap(child int, code chan<- int) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil: // nobody is left
+			return
+		case pid == child && status.Exited():
+			code <- status.ExitStatus()
+		case pid == child:
+			code <- 1
 		}
 	}
 }

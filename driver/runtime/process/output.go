@@ -83,7 +83,8 @@ func (p *pump) fill() {
 	}
 }
 
-// pass writes to Nomad.
+// pass writes to Nomad. It holds the pipe open from the start, with or without
+// output: Nomad takes the end of the last writer for the end of the task.
 func (p *pump) pass() {
 	defer close(p.done)
 	var out *os.File
@@ -93,6 +94,18 @@ func (p *pump) pass() {
 		}
 	}()
 	for {
+		if out == nil {
+			// Without blocking, the open fails while nobody reads (ENXIO, fifo(7)).
+			if f, err := os.OpenFile(p.path, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+				out = f
+				p.setOpen(true)
+			} else if p.isOver() {
+				return
+			} else {
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+		}
 		p.mu.Lock()
 		for len(p.buffer) == 0 && !p.ended {
 			p.change.Wait()
@@ -101,28 +114,16 @@ func (p *pump) pass() {
 			p.mu.Unlock()
 			return
 		}
-		p.mu.Unlock()
-		if out == nil {
-			// Without blocking, the open fails while nobody reads (ENXIO, fifo(7)).
-			f, err := os.OpenFile(p.path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-			if err != nil {
-				time.Sleep(100 * time.Millisecond)
-				continue
-			}
-			out = f
-			p.setOpen(true)
-		}
-		p.mu.Lock()
-		chunk := bytes.Clone(p.buffer[:min(len(p.buffer), 64<<10)])
 		if p.dropped > 0 {
-			chunk = fmt.Appendf(nil, "[%d bytes of output are lost: nobody read the log]\n", p.dropped)
-			p.buffer = append(chunk, p.buffer...)
+			notice := fmt.Appendf(nil, "[%d bytes of output are lost: nobody read the log]\n", p.dropped)
+			p.buffer = append(notice, p.buffer...)
 			p.dropped = 0
 		}
+		chunk := bytes.Clone(p.buffer[:min(len(p.buffer), 64<<10)])
 		p.mu.Unlock()
 		n, err := out.Write(chunk)
 		p.mu.Lock()
-		p.buffer = append(p.buffer[:0], p.buffer[min(n, len(p.buffer)):]...)
+		p.buffer = append(p.buffer[:0], p.buffer[n:]...)
 		p.change.Broadcast()
 		p.mu.Unlock()
 		if err != nil && !errors.Is(err, syscall.EAGAIN) {
@@ -131,6 +132,13 @@ func (p *pump) pass() {
 			p.setOpen(false)
 		}
 	}
+}
+
+// isOver reports whether nothing is left to pass on.
+func (p *pump) isOver() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended && len(p.buffer) == 0
 }
 
 func (p *pump) setOpen(open bool) {
