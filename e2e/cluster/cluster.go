@@ -356,6 +356,16 @@ func (c *Cluster) Stop() {
 	clean(c.dir)
 }
 
+// Kill ends all parts at once and removes everything: for one who interrupts.
+func (c *Cluster) Kill() {
+	for _, p := range []*part{c.scaler, c.server, c.consul} {
+		if p != nil && p.running() {
+			p.kill()
+		}
+	}
+	clean(c.dir)
+}
+
 // stopJobs stops every job and waits a while for its allocations.
 func (c *Cluster) stopJobs() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

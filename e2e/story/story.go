@@ -64,7 +64,11 @@ func Tell(ctx context.Context, o Options, keep func(*cluster.Cluster)) (Observed
 			keep(s.cluster)
 		}
 		s.timeline.Say("demo", "stopping the cluster")
-		s.cluster.Stop()
+		if ctx.Err() != nil {
+			s.cluster.Kill()
+		} else {
+			s.cluster.Stop()
+		}
 	}
 	return s.seen, err
 }
