@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MPL-2.0
+
+scaling "h100-spot" {
+  enabled = true
+  min     = 0
+  max     = 16
+
+  policy {
+    cooldown            = "1m"
+    evaluation_interval = "15s"
+
+    check "queue" {
+      source = "gpu-queue"
+      query  = "needed_nodes{pool=\"h100-spot\"}"
+
+      strategy "gpu-pool" {
+        pool = "h100-spot"
+      }
+    }
+
+    target "aws-asg" {
+      aws_asg_name        = "h100-spot"
+      node_class          = "h100-spot"
+      node_drain_deadline = "15m"
+      node_purge          = "true"
+    }
+  }
+}
