@@ -184,8 +184,8 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub) (p
 	batch := job.Type != nil && *job.Type == api.JobTypeBatch
 	for _, a := range allocs {
 		live := !terminal(a) && a.DesiredStatus == api.AllocDesiredStatusRun
-		// What a batch job has finished need not run again.
-		if live || batch && a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun {
+		// What a batch job has finished need not run again, in this version of it.
+		if live || batch && a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun && !older(a, job) {
 			w.Placed++
 			w.PlacedOn = append(w.PlacedOn, a.NodeName)
 		}
@@ -194,6 +194,12 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub) (p
 	w.Placed = min(w.Placed, w.Count)
 	w.Allowed = allowed(job, constraints)
 	return w, w.Request.GPUs > 0
+}
+
+// older reports whether an allocation is of a former version or life of a job:
+// Nomad runs such work again.
+func older(a *api.AllocationListStub, job *api.Job) bool {
+	return job.Version != nil && a.JobVersion < *job.Version || job.CreateIndex != nil && a.CreateIndex < *job.CreateIndex
 }
 
 // modelOf is the model that a device constraint asks for by name.

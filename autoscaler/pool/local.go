@@ -52,7 +52,9 @@ type record struct {
 	Started time.Time `json:"started"`
 	Ready   bool      `json:"ready"`
 	Leaving bool      `json:"leaving"`
-	Reason  string    `json:"reason,omitempty"`
+	// Ending: its process was asked to end; there is no way back.
+	Ending bool   `json:"ending"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // NewLocal is the pool that a definition of kind local describes.
@@ -96,7 +98,7 @@ func (p *LocalPool) Grow(count int) error {
 	}
 	for _, s := range p.definition.Local.Slots {
 		r := records[s.Name]
-		if have >= count || r == nil || !r.Leaving {
+		if have >= count || r == nil || !r.Leaving || r.Ending || !r.alive() {
 			continue
 		}
 		if err := p.eligible(s.Name, true); err != nil {
@@ -312,6 +314,10 @@ func (p *LocalPool) eligible(name string, yes bool) error {
 
 // remove ends the client's process and takes its node and its files away.
 func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeListStub) error {
+	r.Leaving, r.Ending = true, true
+	if err := p.save(s.Name, r); err != nil {
+		return err
+	}
 	if err := r.end(ctx); err != nil {
 		return fmt.Errorf("end node %s: %w", s.Name, err)
 	}
@@ -341,7 +347,7 @@ func (p *LocalPool) lastWords(name string) string {
 }
 
 func unmount(dir string) {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir + "/"))
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return
 	}

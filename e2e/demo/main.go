@@ -35,12 +35,10 @@ func run(ctx context.Context, programs string, keep, loopback bool) int {
 The cluster stays up until you interrupt this (Ctrl-C). In another terminal, here:
 
   export NOMAD_ADDR=%s CONSUL_HTTP_ADDR=%s
-  export PATH=%s:%s/nomad:%[4]s/autoscaler:$PATH
+  export PATH=%s:%s/nomad:%[4]s/autoscaler:$PATH POOLS=%[5]s
   nomad job run jobspecs/train.nomad.hcl
-  nomad job status train
-  nomad-driver-nccl gangs
-  nomad-autoscaler-gpu queue --pools %[5]s
 
+README.md says what else to try, under "Try it by hand".
 `, c.NomadAddress(), c.ConsulAddress(), filepath.Dir(c.Program("nomad")), programs, filepath.Join(c.Dir(), "pools.hcl"))
 			<-ctx.Done()
 		}
