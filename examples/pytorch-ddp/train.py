@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -141,9 +142,16 @@ def train(args):
     falls = loss < first_loss
     say("result", step=step, first_loss=first_loss, last_loss=loss, digest=digests[rank],
         parameters_equal=equal, loss_falls=falls, ok=equal and falls)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave(rank, world)
     return 0 if equal and falls else 1
+
+
+def leave(rank, world):
+    """Rank 0 leaves last: it serves the store that the others still ask."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set("left/%d" % rank, "yes")
+    if rank == 0:
+        store.wait(["left/%d" % r for r in range(world)])
 
 
 def main():
@@ -166,4 +174,13 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: gloo's thread can spin for ever at the interpreter's end
+    # when a peer has gone first.
+    os._exit(code)
