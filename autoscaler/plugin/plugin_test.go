@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad-autoscaler/sdk"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/pool"
+)
+
+func configured() *APM {
+	return &APM{logger: hclog.NewNullLogger(), lookout: &Lookout{File: &pool.File{Pools: []pool.Definition{{Name: "spot"}}}}}
+}
+
+func TestAWrongQueryIsNamedWithWhatIsAllowed(t *testing.T) {
+	for query, want := range map[string]string{
+		"queued gpus":               `query: "queued gpus"; allowed is a metric such as queued_gpus`,
+		"queue_depth":               `query: metric "queue_depth"; allowed are ["needed_nodes" "queued_gangs" "queued_gpus"`,
+		`needed_nodes{pool="nope"}`: `pool: "nope"; allowed are ["spot"]`,
+		`needed_nodes{pod="spot"}`:  "allowed is a metric",
+		"":                          "allowed is a metric",
+	} {
+		_, err := configured().Query(query, sdk.TimeRange{})
+		must.ErrorContains(t, err, want)
+	}
+	_, err := (&APM{}).Query("queued_gpus", sdk.TimeRange{})
+	must.ErrorContains(t, err, "not configured")
+}
+
+func TestEachMetric(t *testing.T) {
+	gang := plan.Work{Gang: true, Count: 4, Placed: 1, Request: plan.Shape{GPUs: 8}}
+	out := plan.Output{
+		Waiting: []plan.Waiting{
+			{Work: gang, Buys: map[string]int{"spot": 3}},
+			{Work: plan.Work{Count: 5, Placed: 3, Request: plan.Shape{GPUs: 1}}},
+			{Work: plan.Work{Count: 1, Request: plan.Shape{GPUs: 64}}, Unsatisfiable: true},
+		},
+		Decisions: []plan.Decision{{Pool: "spot", Now: 1, Want: 4, Needed: 3}, {Pool: "other", Now: 2, Want: 2}},
+	}
+	r := demand.Reading{RunningGPUs: 6, TotalGPUs: 24}
+	for query, want := range map[string]float64{
+		"queued_gpus": 34, `queued_gpus{pool="spot"}`: 32, "queued_gangs": 1, "needed_nodes": 3, `wanted_nodes{ pool = "spot" }`: 4, "wanted_nodes": 6,
+		"unsatisfiable_gpus": 64, "running_gpus": 6, "utilisation": 0.25,
+	} {
+		m, pool, err := configured().parse(query)
+		must.NoError(t, err)
+		must.Eq(t, want, m(r, out, pool), must.Sprint(query))
+	}
+}
+
+func TestADecisionInTheAutoscalersWords(t *testing.T) {
+	up := action(plan.Decision{Pool: "spot", Now: 1, Want: 4, Needed: 3, Reason: "why"}, plan.Output{}, 1)
+	must.Eq(t, sdk.ScaleDirectionUp, up.Direction)
+	must.Eq(t, 4, up.Count)
+	must.Eq(t, "why", up.Reason)
+	down := action(plan.Decision{Now: 3, Want: 1, Release: []string{"a", "b"}}, plan.Output{}, 3)
+	must.Eq(t, sdk.ScaleDirectionDown, down.Direction)
+	must.Eq(t, "a,b", down.Meta[releaseMeta].(string))
+	must.Eq(t, sdk.ScaleDirectionNone, action(plan.Decision{Now: 2, Want: 2}, plan.Output{}, 2).Direction)
+	wait := action(plan.Decision{Now: 2, Want: 5}, plan.Output{}, 3)
+	must.Eq(t, sdk.ScaleDirectionNone, wait.Direction, must.Sprint("the target has acted meanwhile"))
+	must.StrContains(t, wait.Reason, "deciding when both agree")
+}
+
+func TestAPluginWithoutAPoolsFileSaysSo(t *testing.T) {
+	must.ErrorContains(t, NewAPM(hclog.NewNullLogger()).SetConfig(nil), "gpu-queue: pools_file: not set")
+	must.ErrorContains(t, NewStrategy(hclog.NewNullLogger()).SetConfig(map[string]string{"pools_file": "/no/such/file"}), "/no/such/file")
+	_, err := NewTarget(t.Context(), hclog.NewNullLogger()).Status(map[string]string{"pool": "spot"})
+	must.ErrorContains(t, err, "not configured")
+}
+
+func TestNodesThatNomadDoesNotKnowYetAreOnTheirWay(t *testing.T) {
+	l := &Lookout{}
+	p := plan.Pool{Name: "asg", Where: plan.Where{Class: "asg"}, Shape: plan.Shape{GPUs: 8}}
+	in := plan.Input{Nodes: []plan.Node{{Name: "n1", Where: plan.Where{Class: "asg"}}, {Name: "n2", Where: plan.Where{Class: "else"}}}}
+	must.NoError(t, l.assign(&in, p, "asg", 3))
+	must.Len(t, 4, in.Nodes)
+	must.Eq(t, "asg", in.Nodes[0].Pool)
+	must.Eq(t, "", in.Nodes[1].Pool)
+	must.True(t, in.Nodes[2].Starting && in.Nodes[3].Starting)
+}
