@@ -118,7 +118,7 @@ func (s *Store) PutRecord(ctx context.Context, session string, r gang.Record) er
 		return err
 	}
 	key := s.memberKey(r.Member.Alloc)
-	for range 2 {
+	for range 4 {
 		ok, _, err := s.client.KV().Acquire(&api.KVPair{Key: key, Value: data, Session: session}, write(ctx))
 		if err != nil {
 			if strings.Contains(err.Error(), "invalid session") {
@@ -139,6 +139,11 @@ func (s *Store) PutRecord(ctx context.Context, session string, r gang.Record) er
 			if err := s.Close(ctx, pair.Session); err != nil {
 				return err
 			}
+		}
+		select { // the lock delay
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return fmt.Errorf("write this member's record: another session holds it")
