@@ -128,9 +128,12 @@ func (p *LocalPool) Grow(count int) error {
 		have++
 	}
 	if have < count {
-		errs = append(errs, fmt.Errorf("%d nodes of %d", have, count))
+		return errors.Join(append(errs, fmt.Errorf("%d nodes of %d", have, count))...)
 	}
-	return errors.Join(errs...)
+	for _, err := range errs {
+		p.logger.Warn("another slot was used", "error", err)
+	}
+	return nil
 }
 
 func (p *LocalPool) start(s Slot) error {

@@ -127,7 +127,10 @@ func (p *progress) show(what string, always bool) {
 		return
 	}
 	p.last = now
-	line := fmt.Sprintf("%-17s %4.0fs  %4d of at most %d packages  %.70s", p.name, now.Sub(p.begin).Seconds(), p.done, p.total, what)
+	line := fmt.Sprintf("%-17s %4.0fs  %.70s", p.name, now.Sub(p.begin).Seconds(), what)
+	if p.total > 0 {
+		line = fmt.Sprintf("%-17s %4.0fs  %4d of at most %d packages  %.70s", p.name, now.Sub(p.begin).Seconds(), p.done, p.total, what)
+	}
 	if p.terminal {
 		fmt.Printf("\r\x1b[K%s", line)
 	} else {

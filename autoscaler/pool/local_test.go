@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+)
+
+// fakeNomad answers for the node endpoints that a pool uses.
+type fakeNomad struct {
+	mu    sync.Mutex
+	nodes map[string]*api.NodeListStub
+	busy  map[string]bool
+	did   []string
+}
+
+func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
+	var out any = map[string]any{}
+	switch {
+	case parts[0] == "nodes":
+		all := []*api.NodeListStub{}
+		for _, n := range f.nodes {
+			all = append(all, n)
+		}
+		out = all
+	case parts[2] == "allocations":
+		allocs := []*api.Allocation{}
+		if f.busy[parts[1]] {
+			allocs = append(allocs, &api.Allocation{ClientStatus: "running"})
+		}
+		out = allocs
+	case parts[2] == "eligibility":
+		var request struct{ Eligibility string }
+		json.NewDecoder(r.Body).Decode(&request)
+		f.did = append(f.did, parts[1]+" "+request.Eligibility)
+	case parts[2] == "purge":
+		f.did = append(f.did, parts[1]+" purged")
+		delete(f.nodes, parts[1])
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	json.NewEncoder(w).Encode(out)
+}
+
+func (f *fakeNomad) join(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes[name] = &api.NodeListStub{ID: name, Name: name, Status: "ready"}
+}
+
+func (f *fakeNomad) done() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.did, ", ")
+}
+
+type bench struct {
+	t    *testing.T
+	fake *fakeNomad
+	def  *Definition
+	pool *LocalPool
+	make func() *LocalPool
+}
+
+// newBench is a pool of two slots whose nodes are real processes that do nothing.
+func newBench(t *testing.T, command ...string) *bench {
+	if command == nil {
+		command = []string{"/bin/sleep", "1000"}
+	}
+	b := &bench{t: t, fake: &fakeNomad{nodes: map[string]*api.NodeListStub{}, busy: map[string]bool{}}}
+	server := httptest.NewServer(b.fake)
+	t.Cleanup(server.Close)
+	client, err := api.NewClient(&api.Config{Address: server.URL})
+	must.NoError(t, err)
+	dir := t.TempDir()
+	b.def = &Definition{Name: "spot", Kind: "local", Max: 2, start: time.Minute, Local: &Local{Dir: filepath.Join(dir, "state")}}
+	for _, name := range []string{"s1", "s2"} {
+		b.def.Local.Slots = append(b.def.Local.Slots, Slot{Name: name, Command: command, DataDir: filepath.Join(dir, name)})
+		must.NoError(t, os.MkdirAll(filepath.Join(dir, name, "alloc"), 0o700))
+	}
+	b.make = func() *LocalPool { return NewLocal(b.def, client, hclog.NewNullLogger()) }
+	b.pool = b.make()
+	t.Cleanup(func() {
+		for _, s := range b.def.Local.Slots {
+			if r, err := b.pool.load(s.Name); err == nil && r != nil {
+				r.end(context.Background())
+			}
+		}
+	})
+	return b
+}
+
+func (b *bench) tend(now time.Time) {
+	b.t.Helper()
+	must.NoError(b.t, b.pool.Tend(b.t.Context(), now))
+}
+
+func (b *bench) nodes() string {
+	b.t.Helper()
+	nodes, err := b.pool.Nodes()
+	must.NoError(b.t, err)
+	return fmt.Sprint(nodes)
+}
+
+func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.pool.Grow(2))
+	must.Eq(t, "[{s1 false false} {s2 false false}]", b.nodes())
+	before, err := b.pool.load("s1")
+	must.NoError(t, err)
+	must.True(t, before.alive())
+	b.pool = b.make()
+	b.fake.join("s1")
+	b.tend(time.Now())
+	must.Eq(t, "[{s1 true false} {s2 false false}]", b.nodes())
+	must.NoError(t, b.pool.Grow(2))
+	after, err := b.pool.load("s1")
+	must.NoError(t, err)
+	must.Eq(t, before.PID, after.PID, must.Sprint("a node is started twice"))
+	must.ErrorContains(t, b.pool.Grow(3), "2 nodes of 3")
+}
+
+func TestOnlyNodesWithoutWorkGoAndTheyGoWhole(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.pool.Grow(2))
+	b.fake.join("s1")
+	b.fake.join("s2")
+	b.tend(time.Now())
+	b.fake.busy["s1"] = true
+	must.ErrorContains(t, b.pool.Shrink(t.Context(), 0, []string{"s1"}), "1 of the nodes to let go have work")
+	must.Eq(t, "[{s1 true false} {s2 true true}]", b.nodes())
+	r, err := b.pool.load("s2")
+	must.NoError(t, err)
+	b.tend(time.Now())
+	must.Eq(t, "[{s1 true false}]", b.nodes())
+	must.False(t, r.alive())
+	must.FileNotExists(t, b.def.Local.Slots[1].DataDir)
+	must.Eq(t, "s2 ineligible, s2 purged", b.fake.done())
+}
+
+func TestANodeThatGotWorkMeanwhileOrIsWantedAgainStays(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.pool.Grow(2))
+	b.fake.join("s1")
+	b.fake.join("s2")
+	b.tend(time.Now())
+	must.NoError(t, b.pool.Shrink(t.Context(), 0, nil))
+	b.fake.busy["s1"] = true
+	must.NoError(t, b.pool.Grow(1), must.Sprint("the first on its way out is kept"))
+	must.Eq(t, "[{s1 true false} {s2 true true}]", b.nodes())
+	b.fake.busy["s2"] = true
+	b.tend(time.Now())
+	must.Eq(t, "[{s1 true false} {s2 true false}]", b.nodes())
+	must.Eq(t, "s1 ineligible, s2 ineligible, s1 eligible, s2 eligible", b.fake.done())
+}
+
+func TestANodeThatDoesNotComeUpIsGivenUpAndItsSlotRests(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.pool.Grow(1))
+	b.tend(time.Now().Add(30 * time.Second))
+	must.Eq(t, "[{s1 false false}]", b.nodes())
+	b.tend(time.Now().Add(2 * time.Minute))
+	must.Eq(t, "[]", b.nodes())
+	must.NoError(t, b.pool.Grow(1))
+	must.Eq(t, "[{s2 false false}]", b.nodes(), must.Sprint("the other slot is tried"))
+}
+
+func TestANodeThatEndsByItselfIsSeen(t *testing.T) {
+	b := newBench(t, "/bin/true")
+	must.NoError(t, b.pool.Grow(1))
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
+		b.tend(time.Now())
+		return b.nodes() == "[]"
+	}), wait.Timeout(20*time.Second), wait.Gap(20*time.Millisecond)))
+	b.pool.failed["s2"] = time.Now()
+	must.ErrorContains(t, b.pool.Grow(1), "node s1 failed a moment ago")
+}
+
+func TestAnotherProcessWithTheNumberIsNotTakenForTheNode(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.pool.Grow(1))
+	r, err := b.pool.load("s1")
+	must.NoError(t, err)
+	other := *r
+	other.Created -= 1000
+	must.True(t, r.alive())
+	must.False(t, other.alive())
+	must.NoError(t, other.end(t.Context()))
+	must.True(t, r.alive(), must.Sprint("it was killed"))
+}
