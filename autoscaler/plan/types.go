@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plan
+
+import (
+	"slices"
+	"time"
+)
+
+// Lifecycles of a pool's nodes.
+const (
+	Spot     = "spot"
+	OnDemand = "on-demand"
+)
+
+// What work says of spot nodes, in its job's meta gpu.spot.
+const (
+	Prefer = "prefer"
+	Never  = "never"
+	Only   = "only"
+)
+
+// Shape is what a node offers, or an allocation asks for. In a request an
+// empty model takes any, and zero CPU or memory any amount.
+type Shape struct {
+	GPUs   int
+	Model  string
+	CPU    int // MHz
+	Memory int // MiB
+}
+
+// Where selects nodes, or says where a node is. In a selection an empty field takes any.
+type Where struct {
+	NodePool   string
+	Class      string
+	Datacenter string
+}
+
+// Selects reports whether a node is in the selection.
+func (w Where) Selects(n Where) bool {
+	return (w.NodePool == "" || w.NodePool == n.NodePool) && (w.Class == "" || w.Class == n.Class) &&
+		(w.Datacenter == "" || w.Datacenter == n.Datacenter)
+}
+
+// Pool is one kind of node that can be bought.
+type Pool struct {
+	Name      string
+	Lifecycle string
+	// Price is that of a node for an hour, in any one currency.
+	Price    float64
+	Min, Max int
+	Where    Where
+	Shape    Shape
+	// IdleTime is how long a node is without work before it is let go.
+	IdleTime time.Duration
+}
+
+// Node is a node that is there, or on its way.
+type Node struct {
+	Name  string
+	Pool  string // empty: it belongs to none
+	Where Where
+	// Free is what can still be placed on it.
+	Free Shape
+	// Starting: bought, and not yet seen by Nomad. Closed: takes no new work.
+	Starting, Closed bool
+	// Busy: something runs on it.
+	Busy bool
+	// IdleSince is when it was first seen without work.
+	IdleSince time.Time
+}
+
+// Work is one task group that asks for GPUs.
+type Work struct {
+	Namespace, Job, Group string
+	Priority              int
+	Since                 time.Time
+	// Gang: all Count allocations run, or none is of use.
+	Gang bool
+	// Count is how many allocations it wants, Placed how many have a node.
+	Count, Placed int
+	// PlacedOn names the nodes of those placed.
+	PlacedOn []string
+	// Distinct: each allocation on a node of its own.
+	Distinct bool
+	Request  Shape
+	Spot     string
+	// Allowed tells which nodes its node pool, datacenters and constraints admit.
+	Allowed func(Where) bool
+}
+
+// Name is the work's in a sentence.
+func (w Work) Name() string {
+	name := w.Job + "/" + w.Group
+	if w.Namespace != "" && w.Namespace != "default" {
+		name = w.Namespace + "/" + name
+	}
+	return name
+}
+
+// QueuedGPUs is what is asked for and of no use yet: a gang that is not whole counts whole.
+func (w Work) QueuedGPUs() int {
+	if w.Gang && w.Placed < w.Count {
+		return w.Count * w.Request.GPUs
+	}
+	return (w.Count - w.Placed) * w.Request.GPUs
+}
+
+// Input is all that a plan is made from.
+type Input struct {
+	Now   time.Time
+	Work  []Work
+	Nodes []Node
+	Pools []Pool
+}
+
+// Waiting says why one work waits.
+type Waiting struct {
+	Work   Work
+	Reason string
+	// Unsatisfiable: no pool could ever take it.
+	Unsatisfiable bool
+	// Buys is how many nodes are bought for it, by pool.
+	Buys map[string]int
+}
+
+// Decision is one pool's.
+type Decision struct {
+	Pool string
+	// Now is how many nodes it has, those on their way included; Want how many it shall have.
+	Now, Want int
+	// Needed is how many nodes are bought for what waits.
+	Needed int
+	// Release names the nodes to let go.
+	Release []string
+	Reason  string
+}
+
+// Output is a plan.
+type Output struct {
+	Decisions []Decision
+	Waiting   []Waiting
+}
+
+// Of is one pool's decision.
+func (o Output) Of(pool string) (Decision, bool) {
+	i := slices.IndexFunc(o.Decisions, func(d Decision) bool { return d.Pool == pool })
+	if i < 0 {
+		return Decision{}, false
+	}
+	return o.Decisions[i], true
+}
