@@ -30,6 +30,9 @@ type Options struct {
 	Self  gang.Member
 	Key   gang.Key
 	Store gang.Store
+	// Pool and Priority are the gang's place in the line for nodes.
+	Pool     string
+	Priority int
 	// Runner runs the processes.
 	Runner Runner
 	// Report is told milestones; it must not block for long.
@@ -67,7 +70,7 @@ type Result struct {
 // It costs one blocking query, on the head, and one renewal each third of the
 // TTL; the coordinator has two more queries.
 func Run(ctx context.Context, o Options) Result {
-	l := &loop{o: o, events: make(chan gang.Event, 16), views: map[uint64][]gang.Member{}, waitGap: 2 * time.Second}
+	l := &loop{o: o, events: make(chan gang.Event, 16), views: map[string][]gang.Member{}, waitGap: 2 * time.Second}
 	if o.Resume != nil {
 		l.o.Self = o.Resume.Record.Member
 		l.machine = gang.ResumeMachine(o.Resume.Record, o.Running)
@@ -102,7 +105,7 @@ type loop struct {
 	record  outbox
 
 	viewsMu sync.Mutex
-	views   map[uint64][]gang.Member
+	views   map[string][]gang.Member
 
 	cancelPrepare context.CancelFunc
 	lastBroken    string

@@ -105,10 +105,11 @@ type table struct {
 	key      gang.Key
 	grace    time.Duration
 	disagree time.Duration
+	priority int
 }
 
 func newTable(t *testing.T, nodes int) *table {
-	return &table{t: t, server: consultest.Start(t), grace: 5 * time.Minute,
+	return &table{t: t, server: consultest.Start(t), grace: 5 * time.Minute, priority: 50,
 		spec: gang.Spec{Nodes: nodes, Restarts: 1, PrepareTimeout: time.Minute, FenceDelay: time.Second},
 		key:  gang.Key{Region: "global", Namespace: "default", Job: "a/b", Group: "g", Run: "r"}}
 }
@@ -119,7 +120,7 @@ func (tb *table) join(i int, resume *member.State) *seat {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	tb.t.Cleanup(cancel)
-	o := member.Options{Spec: tb.spec, Key: tb.key, Runner: s.runner, Leave: s.leave, Resume: resume, Running: resume != nil,
+	o := member.Options{Spec: tb.spec, Key: tb.key, Pool: "default", Priority: tb.priority, Runner: s.runner, Leave: s.leave, Resume: resume, Running: resume != nil,
 		Store:      consul.New(tb.server.Client, "", tb.key, s.alloc, 10*time.Second),
 		SessionTTL: 10 * time.Second, ConsulGrace: tb.grace, DisagreeGrace: tb.disagree,
 		Self: gang.Member{Alloc: s.alloc, Index: i, Node: fmt.Sprintf("node-%d", i), Slots: 8,
@@ -223,6 +224,73 @@ func TestAMemberWithAnotherSpecSaysBothValues(t *testing.T) {
 	must.Eq(t, "stopped by Nomad", later.result(t).Reason)
 	must.Eq(t, "stopped by Nomad", first.result(t).Reason)
 	tb.nothingLeft()
+}
+
+func TestAnElasticGangShrinksAndGrowsAgain(t *testing.T) {
+	tb := newTable(t, 3)
+	tb.spec.Restarts, tb.spec.MinNodes, tb.spec.LastCall, tb.spec.GrowInterval = 0, 2, time.Second, 2*time.Second
+	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
+	tb.all(seats, 1)
+	must.True(t, seats[0].heard("2 of 3 members; waiting for 1 more; 2 are enough, last call for 1s"))
+	must.Len(t, 2, seats[0].assignment.Members)
+	seats = append(seats, tb.join(2, nil))
+	tb.all(seats, 2)
+	must.True(t, seats[0].heard("it grows from 2 to 3 members: node-2"))
+	must.Eq(t, 2, seats[2].assignment.Rank)
+	close(seats[0].leave)
+	seats[0].result(t)
+	tb.all(seats[1:], 3)
+	must.Len(t, 2, seats[2].assignment.Members)
+	must.Eq(t, 1, seats[1].assignment.Rank, must.Sprint("it keeps its rank"))
+	must.Eq(t, 0, seats[2].assignment.Rank, must.Sprint("it takes one that is left"))
+	for _, s := range seats[1:] {
+		s.exit(0)
+	}
+	for _, s := range seats[1:] {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
+	tb.nothingLeft()
+}
+
+func TestRank0EndsTheOthers(t *testing.T) {
+	tb := newTable(t, 2)
+	tb.spec.Completion = gang.CompletionRank0
+	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
+	tb.all(seats, 1)
+	seats[0].exit(0)
+	for _, s := range seats {
+		r := s.result(t)
+		must.Eq(t, gang.Done, r.State)
+		must.Eq(t, "rank 0 finished", r.Reason)
+		must.Eq(t, 0, s.runs())
+	}
+	tb.nothingLeft()
+}
+
+func TestOfTwoGangsThatEachHoldAPartTheSecondInLineGivesItsNodesBack(t *testing.T) {
+	first := newTable(t, 2)
+	first.spec.FormTimeout = 6 * time.Second
+	second := &table{t: t, server: first.server, grace: first.grace, spec: first.spec, key: first.key, priority: 50}
+	second.key.Job = "younger"
+	a := first.join(0, nil)
+	first.eventually("the first waits", func() bool { return a.heard("1 of 2 members") })
+	b := second.join(1, nil)
+	r := b.result(t)
+	must.Eq(t, gang.Failed, r.State)
+	must.StrContains(t, r.Reason, "gave its nodes back: not whole within form_timeout 6s, and default/a/b/g is before it in line")
+	first.eventually("the first knows it is the first", func() bool { return a.heard("1 of 2 members; waiting for 1 more; first in line") })
+	seats := []*seat{a, first.join(2, nil)}
+	first.all(seats, 1)
+	for _, s := range seats {
+		s.exit(0)
+	}
+	for _, s := range seats {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
+	keys, _, err := first.server.Client.KV().Keys("nccl/", "", nil)
+	must.NoError(t, err)
+	must.Len(t, 1, keys, must.Sprint("the second one's age is kept, and nothing else"))
+	must.StrContains(t, keys[0], "/.age/")
 }
 
 func TestALeaverIsReplacedWithoutCostingARestart(t *testing.T) {

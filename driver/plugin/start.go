@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		if g := state.Record.Generation; g > 0 && t.runner.attach(ctx, g) == nil {
 			t.options.Running = true
 			if state.Record.Phase == gang.Started {
-				t.runner.watch(g, t.runner.current())
+				t.runner.watch(g, t.runner.current(), t.runner.madeAt(g))
 			}
 		}
 		d.logger.Info("recovered", "alloc", handle.Config.AllocID, "generation", state.Record.Generation, "phase", state.Record.Phase, "attached", t.options.Running)
@@ -149,6 +150,7 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace,
 		}}
 	t.options = member.Options{Spec: ts.spec, Self: self, Key: key, Runner: t.runner, Leave: t.leave,
+		Pool: cmp.Or(tc.Gang.Pool, d.settings.pool), Priority: tc.Gang.Priority,
 		Store:      consul.New(d.consul, d.settings.consul.Prefix, key, "nccl "+cfg.AllocID, d.settings.sessionTTL),
 		SessionTTL: d.settings.sessionTTL, ConsulGrace: d.settings.consulGrace, DisagreeGrace: disagreeGrace,
 		Save: t.state.save, Report: func(e member.Event) { d.emit(cfg, e.Kind, e.Message) }}
