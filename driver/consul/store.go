@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	// shard is how many members one view key holds: about 500 B each keeps it
+	// shard is how many members one view key holds: about 200 B each keeps it
 	// far below Consul's limit of 512 KiB a value.
 	shard = 32
 	// waitTime bounds a blocking query; Consul adds up to a sixteenth.
@@ -316,7 +317,7 @@ func (s *Store) Decide(ctx context.Context, session string, index uint64, d gang
 		head.View = newViewName()
 	}
 	for n := 0; n*shard < len(d.View); n++ {
-		data, err := json.Marshal(d.View[n*shard : min((n+1)*shard, len(d.View))])
+		data, err := json.Marshal(brief(d.View[n*shard : min((n+1)*shard, len(d.View))]))
 		if err != nil {
 			return false, err
 		}
@@ -340,6 +341,16 @@ func (s *Store) Decide(ctx context.Context, session string, index uint64, d gang
 		_, _ = s.client.KV().DeleteTree(old, write(ctx))
 	}
 	return ok, err
+}
+
+// brief leaves out of members what only their own node needs: every member
+// reads the whole view, so its size counts with the square of the gang's.
+func brief(members []gang.Member) []gang.Member {
+	out := slices.Clone(members)
+	for i := range out {
+		out[i].GPUs, out[i].Topology = nil, ""
+	}
+	return out
 }
 
 // Remove takes the gang's keys out where no member is left. Each key goes

@@ -90,6 +90,9 @@ type (
 	// Publish: write this record to the store, until it stands there or a
 	// newer one does.
 	Publish struct{ Record Record }
+	// Keep: hold this record for the driver's next life. The gang need not know:
+	// a write that is saved for each member of each generation.
+	Keep struct{ Record Record }
 	// CreateHead: write this head where there is none.
 	CreateHead struct{ Head Head }
 	// Prepare, Start, Stop: begin the process operation.
@@ -106,6 +109,7 @@ type (
 type Action interface{ action() }
 
 func (Publish) action()    {}
+func (Keep) action()       {}
 func (CreateHead) action() {}
 func (Prepare) action()    {}
 func (Start) action()      {}
@@ -188,10 +192,11 @@ func (m *Machine) Step(e Event) []Action {
 		}
 		if e.Err == nil {
 			m.record.Phase = Started
+			do(Keep{m.record})
 		} else {
 			m.broken(Exit{Generation: e.Generation, Err: e.Err.Error()}, do)
+			do(Publish{m.record})
 		}
-		do(Publish{m.record})
 	case StopEnded:
 		m.busy, m.stopped = nothing, false
 		m.record.Phase, m.record.Exit = Idle, nil

@@ -77,7 +77,8 @@ const (
 	Idle Phase = "idle"
 	// Prepared: the process is ready and waits to be started.
 	Prepared Phase = "prepared"
-	// Started: the process runs.
+	// Started: the process runs. The store may still say Prepared: with the
+	// generation running that means the same.
 	Started Phase = "started"
 	// Finished: the process ended with exit code 0.
 	Finished Phase = "finished"

@@ -79,7 +79,9 @@ func (w *waitingLine) again(decided time.Time) time.Time {
 // that gives its nodes back keeps its age. The end of ctx does not cut it
 // short: with the gang's end this member's own is near.
 func (w *waitingLine) follow(ctx context.Context, head gang.Head) {
-	if !w.taken || head.State == gang.Forming {
+	// A gang that formed at once may have given its nodes back before.
+	first := head.State == gang.Preparing && head.Generation == 1 && w.loop.o.Spec.FormTimeout > 0
+	if head.State == gang.Forming || !w.taken && !first {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

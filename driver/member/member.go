@@ -211,6 +211,8 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 		switch a := a.(type) {
 		case gang.Publish:
 			l.publish(a.Record)
+		case gang.Keep:
+			l.keep(a.Record)
 		case gang.CreateHead:
 			l.begin(ctx, func(ctx context.Context) { l.untilDone(ctx, func() error { return l.o.Store.CreateHead(ctx, a.Head) }) })
 		case gang.Prepare:
@@ -270,10 +272,14 @@ func (l *loop) report(t gang.Tell) {
 
 // publish keeps the record for the driver's next life, then for the gang.
 func (l *loop) publish(r gang.Record) {
+	l.keep(r)
+	l.record.put(r)
+}
+
+func (l *loop) keep(r gang.Record) {
 	if err := l.o.Save(State{Session: l.session.current(), Record: r}); err != nil {
 		l.o.Report(Event{"Warning", fmt.Sprintf("cannot keep the state for a restart of the driver: %v", err)})
 	}
-	l.record.put(r)
 }
 
 // leave takes this member out of the store; the last one takes the gang out.

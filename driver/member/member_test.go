@@ -30,9 +30,14 @@ type runner struct {
 	starts     []uint64
 	prepareErr error
 	exits      chan gang.Exit
+	slow       bool // Prepare takes until it is given up
 }
 
-func (r *runner) Prepare(_ context.Context, a gang.Assignment) error {
+func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
+	if r.slow {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.assignment, r.prepared = a, a.Generation
@@ -106,6 +111,7 @@ type table struct {
 	grace    time.Duration
 	disagree time.Duration
 	priority int
+	slow     bool
 }
 
 func newTable(t *testing.T, nodes int) *table {
@@ -115,7 +121,7 @@ func newTable(t *testing.T, nodes int) *table {
 }
 
 func (tb *table) join(i int, resume *member.State) *seat {
-	s := &seat{runner: &runner{alloc: fmt.Sprintf("alloc-%d", i), exits: make(chan gang.Exit, 4)},
+	s := &seat{runner: &runner{alloc: fmt.Sprintf("alloc-%d", i), exits: make(chan gang.Exit, 4), slow: tb.slow},
 		leave: make(chan struct{}), done: make(chan member.Result, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
@@ -252,6 +258,23 @@ func TestAnElasticGangShrinksAndGrowsAgain(t *testing.T) {
 	tb.nothingLeft()
 }
 
+func TestMembersThatPrepareAreStoppedAndLeaveNothing(t *testing.T) {
+	tb := newTable(t, 2)
+	tb.slow = true
+	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
+	for _, s := range seats {
+		tb.eventually("both prepare", func() bool { return s.heard("Generation 1: rank") })
+	}
+	for _, s := range seats {
+		close(s.leave)
+	}
+	for _, s := range seats {
+		must.Eq(t, "stopped by Nomad", s.result(t).Reason)
+		must.Nil(t, s.starts)
+	}
+	tb.nothingLeft()
+}
+
 func TestRank0EndsTheOthers(t *testing.T) {
 	tb := newTable(t, 2)
 	tb.spec.Completion = gang.CompletionRank0
@@ -291,6 +314,15 @@ func TestOfTwoGangsThatEachHoldAPartTheSecondInLineGivesItsNodesBack(t *testing.
 	must.NoError(t, err)
 	must.Len(t, 1, keys, must.Sprint("the second one's age is kept, and nothing else"))
 	must.StrContains(t, keys[0], "/.age/")
+	seats = []*seat{second.join(3, nil), second.join(4, nil)}
+	second.all(seats, 1)
+	for _, s := range seats {
+		s.exit(0)
+	}
+	for _, s := range seats {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
+	second.nothingLeft()
 }
 
 func TestALeaverIsReplacedWithoutCostingARestart(t *testing.T) {
