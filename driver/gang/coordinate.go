@@ -235,7 +235,7 @@ func (c *Coordinator) grow(now time.Time, head Head, view []Member, records []Re
 		return Decision{Again: due}
 	}
 	next := head
-	next.State = Stopping
+	next.State, next.Planned = Stopping, true
 	next.Reason = fmt.Sprintf("it grows from %d to %d members: %s", len(view), min(len(view)+len(spares), c.spec.Nodes), nodes(spares))
 	return Decision{Head: &next}
 }
@@ -264,7 +264,7 @@ func (c *Coordinator) interrupted(head Head, view []Member, byAlloc map[string]R
 	}
 	if reason := cmp.Or(left, lost); reason != "" {
 		next := head
-		next.State, next.Reason = Stopping, reason
+		next.State, next.Reason, next.Planned = Stopping, reason, lost == ""
 		return Decision{Head: &next}, true
 	}
 	return Decision{}, false
@@ -296,7 +296,7 @@ func (c *Coordinator) stopping(now time.Time, head Head, view []Member, byAlloc 
 		return Decision{Again: again}
 	}
 	next := head
-	next.State = Forming
+	next.State, next.Planned = Forming, false
 	return Decision{Head: &next}
 }
 

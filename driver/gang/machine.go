@@ -98,7 +98,11 @@ type (
 	// Prepare, Start, Stop: begin the process operation.
 	Prepare struct{ Assignment Assignment }
 	Start   struct{ Generation uint64 }
-	Stop    struct{ Generation uint64 }
+	// A planned stop lets the processes agree on a checkpoint.
+	Stop struct {
+		Generation uint64
+		Planned    bool
+	}
 	// Tell: a milestone for people.
 	Tell struct{ Kind, Message string }
 	// End: take the record out of the store, then the member is over.
@@ -143,7 +147,7 @@ func ResumeMachine(r Record, running bool) *Machine {
 func (m *Machine) Resume() []Action {
 	actions := []Action{Publish{m.record}}
 	if m.busy == stopping {
-		actions = append(actions, Stop{m.record.Generation})
+		actions = append(actions, Stop{Generation: m.record.Generation})
 	}
 	return actions
 }
@@ -320,7 +324,8 @@ func (m *Machine) idle(do func(...Action)) {
 
 func (m *Machine) stop(do func(...Action)) {
 	m.busy, m.stopped = stopping, true
-	do(Stop{m.record.Generation})
+	planned := m.record.Leaving || m.seen && m.head.Generation == m.record.Generation && (m.head.State == Stopping && m.head.Planned || m.head.State == Done)
+	do(Stop{m.record.Generation, planned})
 }
 
 func (m *Machine) end(o Outcome, do func(...Action)) {

@@ -359,7 +359,7 @@ func (s *simulation) act(h *simHost, a Action) {
 		if h.slowStop {
 			most = 40
 		}
-		h.pending = append(h.pending, simPending{due: soon(most), event: StopEnded(a), do: func() {
+		h.pending = append(h.pending, simPending{due: soon(most), event: StopEnded{a.Generation}, do: func() {
 			h.running, h.prepared, h.exitTold = false, false, true
 		}})
 	case End:

@@ -61,6 +61,9 @@ type Head struct {
 	// Orphan is set on a head that a member wrote again after the gang's keys
 	// had gone: the others come back soon, or they have ended.
 	Orphan bool `json:"orphan,omitempty"`
+	// Planned is set where a generation ends without a fault: all its processes
+	// can still agree on a checkpoint, and get the whole grace for it.
+	Planned bool `json:"planned,omitempty"`
 	// Barren counts the failures in a row without progress between them, and
 	// Step is the furthest step of training that a failed process reported.
 	Barren int    `json:"barren,omitempty"`

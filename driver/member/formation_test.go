@@ -72,7 +72,7 @@ type crowdRunner struct {
 
 func (r crowdRunner) Prepare(context.Context, gang.Assignment) error { return nil }
 func (r crowdRunner) Start(_ context.Context, g uint64) error        { r.c.started <- g; return nil }
-func (r crowdRunner) Stop(context.Context, uint64) error             { return nil }
+func (r crowdRunner) Stop(context.Context, uint64, bool) error       { return nil }
 func (r crowdRunner) Exited() <-chan gang.Exit                       { return r.exits }
 
 func (c *crowd) join(ctx context.Context, server *consultest.Server, key gang.Key, nodes, i int) {

@@ -229,7 +229,7 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 				l.tell(ctx, gang.StartEnded{Generation: a.Generation, Err: l.o.Runner.Start(ctx, a.Generation)})
 			})
 		case gang.Stop:
-			l.begin(ctx, func(ctx context.Context) { l.stopProcess(ctx, a.Generation) })
+			l.begin(ctx, func(ctx context.Context) { l.stopProcess(ctx, a) })
 		case gang.Tell:
 			l.report(a)
 		case gang.End:
@@ -240,14 +240,14 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 }
 
 // stopProcess does not give up: while a process is left the generation is not over.
-func (l *loop) stopProcess(ctx context.Context, generation uint64) {
+func (l *loop) stopProcess(ctx context.Context, stop gang.Stop) {
 	for {
-		err := l.o.Runner.Stop(ctx, generation)
+		err := l.o.Runner.Stop(ctx, stop.Generation, stop.Planned)
 		if err == nil {
-			l.tell(ctx, gang.StopEnded{Generation: generation})
+			l.tell(ctx, gang.StopEnded{Generation: stop.Generation})
 			return
 		}
-		l.o.Report(Event{"Stopping", fmt.Sprintf("Generation %d cannot be stopped yet: %v", generation, err)})
+		l.o.Report(Event{"Stopping", fmt.Sprintf("Generation %d cannot be stopped yet: %v", stop.Generation, err)})
 		if !pause(ctx, 5*time.Second) {
 			return
 		}

@@ -29,6 +29,7 @@ type runner struct {
 	running    uint64
 	starts     []uint64
 	prepareErr error
+	planned    []bool // of each stop
 	exits      chan gang.Exit
 	slow       bool // Prepare takes until it is given up
 }
@@ -52,10 +53,11 @@ func (r *runner) Start(_ context.Context, generation uint64) error {
 	return nil
 }
 
-func (r *runner) Stop(_ context.Context, generation uint64) error {
+func (r *runner) Stop(_ context.Context, generation uint64, planned bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = 0
+	r.planned = append(r.planned, planned)
 	return nil
 }
 
@@ -182,6 +184,7 @@ func TestAGangStartsRestartsAndEndsTogether(t *testing.T) {
 	}
 	seats[2].exit(1, "CUDA error", "Traceback: boom")
 	tb.all(seats, 2)
+	must.Eq(t, []bool{false}, seats[0].planned, must.Sprint("after a failure nobody can agree on a checkpoint"))
 	for i, s := range seats {
 		must.Eq(t, i, s.assignment.Rank, must.Sprint("ranks are sticky"))
 		must.Eq(t, 1, s.assignment.Restarts)
@@ -242,6 +245,7 @@ func TestAnElasticGangShrinksAndGrowsAgain(t *testing.T) {
 	seats = append(seats, tb.join(2, nil))
 	tb.all(seats, 2)
 	must.True(t, seats[0].heard("it grows from 2 to 3 members: node-2"))
+	must.Eq(t, []bool{true}, seats[0].planned)
 	must.Eq(t, 2, seats[2].assignment.Rank)
 	close(seats[0].leave)
 	seats[0].result(t)

@@ -148,9 +148,10 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"run":             withDefault("run", "string", `"0"`),
 	})),
 	"checkpoint": hclspec.NewBlock("checkpoint", false, hclspec.NewObject(map[string]*hclspec.Spec{
-		"signal": withDefault("signal", "string", `"SIGTERM"`),
-		"grace":  withDefault("grace", "string", `"30s"`),
-		"dir":    attr("dir", "string"),
+		"signal":        withDefault("signal", "string", `"SIGTERM"`),
+		"grace":         withDefault("grace", "string", `"30s"`),
+		"failure_grace": withDefault("failure_grace", "string", `"5s"`),
+		"dir":           attr("dir", "string"),
 	})),
 })
 
@@ -178,9 +179,10 @@ type TaskConfig struct {
 		Run            string   `codec:"run"`
 	} `codec:"gang"`
 	Checkpoint struct {
-		Signal string `codec:"signal"`
-		Grace  string `codec:"grace"`
-		Dir    string `codec:"dir"`
+		Signal       string `codec:"signal"`
+		Grace        string `codec:"grace"`
+		FailureGrace string `codec:"failure_grace"`
+		Dir          string `codec:"dir"`
 	} `codec:"checkpoint"`
 }
 
@@ -189,6 +191,8 @@ type taskSettings struct {
 	spec   gang.Spec
 	signal syscall.Signal
 	grace  time.Duration
+	// failureGrace is the grace where the stop is not planned.
+	failureGrace time.Duration
 }
 
 // defaultPool is the pool of nodes whose configuration names none.
@@ -252,12 +256,14 @@ func (c TaskConfig) read() (taskSettings, error) {
 	}
 	signal, grace := c.Checkpoint.Signal, c.Checkpoint.Grace
 	if signal == "" && grace == "" { // no checkpoint block
-		signal, grace = "SIGTERM", "30s"
+		signal, grace, c.Checkpoint.FailureGrace = "SIGTERM", "30s", "5s"
 	}
 	if s.signal, err = parseSignal(signal); err != nil {
 		take(fmt.Errorf("checkpoint.signal: %w", err))
 	}
 	s.grace, err = duration("checkpoint.grace", grace, 0)
+	take(err)
+	s.failureGrace, err = duration("checkpoint.failure_grace", c.Checkpoint.FailureGrace, 0)
 	take(err)
 	if d := c.Checkpoint.Dir; d != "" && !filepath.IsAbs(d) {
 		take(fmt.Errorf("checkpoint.dir: %q; allowed is an absolute path", d))

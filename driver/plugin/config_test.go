@@ -63,6 +63,7 @@ func TestATaskGetsTheDefaults(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, syscall.SIGUSR1, s.signal)
 	must.Eq(t, 30*time.Second, s.grace)
+	must.Eq(t, 5*time.Second, s.failureGrace)
 	must.Eq(t, "/x", whole.Checkpoint.Dir)
 }
 
@@ -91,6 +92,7 @@ func TestEachFaultOfATaskIsNamedWithWhatIsAllowed(t *testing.T) {
 		`nproc_per_node: -1`:                                      at(`nproc_per_node = -1`),
 		`framework: "tf"; allowed are "" and "jax"`:               at(`framework = "tf"`),
 		`checkpoint.signal: "SIGNO"; allowed are names such as`:   at("checkpoint {\n signal = \"SIGNO\"\n}"),
+		`checkpoint.failure_grace: "x"`:                           at("checkpoint {\n failure_grace = \"x\"\n}"),
 		`checkpoint.grace: "-1s"`:                                 at("checkpoint {\n grace = \"-1s\"\n}"),
 		`checkpoint.dir: "ckpt"; allowed is an absolute path`:     at("checkpoint {\n dir = \"ckpt\"\n}"),
 	} {

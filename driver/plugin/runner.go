@@ -26,6 +26,8 @@ type runner struct {
 	spec     runtime.Spec
 	settings environ.Settings
 	exits    chan gang.Exit
+	// failureGrace is what the process gets to end where the stop is not planned.
+	failureGrace time.Duration
 
 	mu         sync.Mutex
 	signal     syscall.Signal
@@ -128,12 +130,15 @@ func (r *runner) watch(generation uint64, p runtime.Process, began time.Time) {
 	}()
 }
 
-func (r *runner) Stop(ctx context.Context, generation uint64) error {
+func (r *runner) Stop(ctx context.Context, generation uint64, planned bool) error {
 	p, err := r.of(generation)
 	if err != nil {
 		return nil // it was never created, or its directory is gone with it
 	}
 	signal, grace := r.stopsWith()
+	if !planned {
+		grace = min(grace, r.failureGrace)
+	}
 	return p.Stop(ctx, signal, grace)
 }
 

@@ -137,17 +137,15 @@ func (w *world) tail(job string) string {
 	return strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
 
-// ends waits for the end and checks the result: as many ranks as expected in
-// the generation, each with all checks passed, all with the same parameters.
+// ends waits for the end and checks the result: every rank of the generation
+// has passed all its checks, with the same parameters.
 func (tr training) ends(generation, ranks int) {
 	tr.w.t.Helper()
-	results := func() []event {
-		return slices.DeleteFunc(tr.events(), func(e event) bool { return e.Event != "result" })
-	}
+	var all []event
 	must.NoError(tr.w.t, cluster.WaitFor(tr.w.t.Context(), 2*patience, "all ranks have a result", func() (bool, string, error) {
-		return len(results()) >= ranks, tr.w.tail(tr.job), nil
+		all = slices.DeleteFunc(tr.events(), func(e event) bool { return e.Event != "result" })
+		return len(all) >= ranks, tr.w.tail(tr.job), nil
 	}))
-	all := results()
 	must.Len(tr.w.t, ranks, all)
 	for _, e := range all {
 		must.Eq(tr.w.t, generation, e.Generation)
@@ -212,15 +210,15 @@ func TestAnElasticGangGoesOnWithoutALostNodeAndTakesItBack(t *testing.T) {
 	w := five(t)
 	_, err := w.Nomad().Nodes().ToggleEligibility(w.node("five"), false, nil)
 	must.NoError(t, err)
-	tr := w.train("elastic", "restarts = 0\n min_nodes = 2\n last_call = \"3s\"\n grow_interval = \"5s\"")
+	tr := w.train("elastic", "restarts = 0\n min_nodes = 2\n last_call = \"3s\"\n grow_interval = \"12s\"")
 	tr.until("generation 1 trains", func(e event) bool { return e.Event == "step" && e.Step >= 5 })
 	lost := w.member("elastic", 1, 3)
 	must.NoError(t, w.Isolate(lost, true))
 	tr.until("three go on", func(e event) bool { return e.Event == "start" && e.Generation == 2 && e.World == 3 })
 	must.NoError(t, w.Isolate(lost, false))
-	tr.until("four go on", func(e event) bool { return e.Event == "start" && e.World == 4 && e.Generation > 2 })
+	four := tr.until("four go on", func(e event) bool { return e.Event == "start" && e.World == 4 && e.Generation > 2 })
 	must.StrContains(t, w.events("elastic"), "it grows from 3 to 4 members: "+lost)
-	tr.ends(3, 4)
+	tr.ends(four.Generation, 4)
 	w.nothingLeft("elastic")
 }
 
@@ -287,4 +285,58 @@ func TestAJobIsStoppedInEachState(t *testing.T) {
 		stop("stopping")
 		ended("stopping")
 	})
+}
+
+// The waits of the tests below are long by design, and idle: they run side by side.
+
+func TestANodeCutOffForTenSecondsIsNotMissed(t *testing.T) {
+	onItsOwn(t)
+	t.Parallel()
+	w := five(t)
+	tr := w.train("blink", "restarts = 0")
+	tr.until("generation 1 trains", func(e event) bool { return e.Event == "step" && e.Step >= 10 })
+	node := w.member("blink", 1, 3)
+	must.NoError(t, w.Isolate(node, true))
+	sleep(t, 10*time.Second)
+	must.NoError(t, w.Isolate(node, false))
+	tr.ends(1, 4)
+	w.nothingLeft("blink")
+}
+
+func TestANodeCutOffForFiveMinutesIsReplacedAndStopsWhatItRan(t *testing.T) {
+	onItsOwn(t)
+	t.Parallel()
+	w := five(t)
+	tr := w.train("cut", "restarts = 0")
+	tr.until("generation 1 trains", func(e event) bool { return e.Event == "step" && e.Step >= 10 })
+	node := w.member("cut", 1, 3)
+	must.NoError(t, w.Isolate(node, true))
+	tr.until("the others go on with a replacement", func(e event) bool { return e.Event == "resume" && e.Generation == 2 })
+	must.NotEq(t, node, w.member("cut", 2, 3))
+	tr.ends(2, 4)
+	sleep(t, 5*time.Minute)
+	must.NoError(t, w.Isolate(node, false))
+	w.nothingLeft("cut")
+}
+
+func TestConsulAwayForAMinuteStopsNothing(t *testing.T) {
+	t.Parallel()
+	w := five(t)
+	tr := w.train("leaderless", "restarts = 0")
+	tr.until("generation 1 trains", func(e event) bool { return e.Event == "step" && e.Step >= 10 })
+	w.StopConsul()
+	sleep(t, time.Minute)
+	must.NoError(t, w.RestartConsul(t.Context()))
+	tr.ends(1, 4)
+	w.nothingLeft("leaderless")
+}
+
+// sleep is for faults that last a given time; nothing is waited for with it.
+func sleep(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	case <-time.After(d):
+	}
 }
