@@ -3,18 +3,24 @@
 package plugin
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/profile"
+	"github.com/nomad-gpu/nomad-gpu/device/sharing"
 )
 
 // Bounds of periods. A reading costs NVML some milliseconds a GPU.
@@ -33,6 +39,26 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"profile_seed":       hclspec.NewAttr("profile_seed", "string", false),
 	"profile_faults":     hclspec.NewAttr("profile_faults", "string", false),
 	"nvml_library":       hclspec.NewAttr("nvml_library", "string", false),
+	"state_dir":          hclspec.NewDefault(hclspec.NewAttr("state_dir", "string", false), hclspec.NewLiteral(`"/var/lib/nomad-device-gpu"`)),
+	"placement":          hclspec.NewDefault(hclspec.NewAttr("placement", "string", false), hclspec.NewLiteral(`"nomad"`)),
+	"mps_control":        hclspec.NewAttr("mps_control", "string", false),
+	"nomad": hclspec.NewBlock("nomad", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"address":    hclspec.NewAttr("address", "string", true),
+		"token_file": hclspec.NewAttr("token_file", "string", false),
+		"ca_file":    hclspec.NewAttr("ca_file", "string", false),
+	})),
+	"time_slices": hclspec.NewBlockList("time_slices", hclspec.NewObject(map[string]*hclspec.Spec{
+		"model":          hclspec.NewAttr("model", "string", false),
+		"replicas":       hclspec.NewAttr("replicas", "number", true),
+		"allow_same_gpu": hclspec.NewAttr("allow_same_gpu", "bool", false),
+	})),
+	"mps": hclspec.NewBlockList("mps", hclspec.NewObject(map[string]*hclspec.Spec{
+		"model":          hclspec.NewAttr("model", "string", false),
+		"replicas":       hclspec.NewAttr("replicas", "number", true),
+		"memory":         hclspec.NewAttr("memory", "string", false),
+		"threads":        hclspec.NewDefault(hclspec.NewAttr("threads", "number", false), hclspec.NewLiteral("0")),
+		"allow_same_gpu": hclspec.NewAttr("allow_same_gpu", "bool", false),
+	})),
 	"health": hclspec.NewDefault(hclspec.NewBlock("health", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"period":         hclspec.NewDefault(hclspec.NewAttr("period", "string", false), hclspec.NewLiteral(`"10s"`)),
 		"disabled_rules": hclspec.NewDefault(hclspec.NewAttr("disabled_rules", "list(string)", false), hclspec.NewLiteral("[]")),
@@ -49,15 +75,34 @@ type rawConfig struct {
 	ProfileSeed       string   `codec:"profile_seed"`
 	ProfileFaults     string   `codec:"profile_faults"`
 	NVMLLibrary       string   `codec:"nvml_library"`
-	Health            struct {
+	StateDir          string   `codec:"state_dir"`
+	Placement         string   `codec:"placement"`
+	MPSControl        string   `codec:"mps_control"`
+	Nomad             struct {
+		Address   string `codec:"address"`
+		TokenFile string `codec:"token_file"`
+		CAFile    string `codec:"ca_file"`
+	} `codec:"nomad"`
+	TimeSlices []rawSlices `codec:"time_slices"`
+	MPS        []rawSlices `codec:"mps"`
+	Health     struct {
 		Period        string   `codec:"period"`
 		DisabledRules []string `codec:"disabled_rules"`
 	} `codec:"health"`
 }
 
+// rawSlices is a block that shares GPUs.
+type rawSlices struct {
+	Model        string `codec:"model"`
+	Replicas     int    `codec:"replicas"`
+	AllowSameGPU bool   `codec:"allow_same_gpu"`
+	Memory       string `codec:"memory"`
+	Threads      int    `codec:"threads"`
+}
+
 // defaults are those of the schema, for a configuration that is empty.
 func defaults() rawConfig {
-	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model"}
+	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model", StateDir: "/var/lib/nomad-device-gpu", Placement: "nomad"}
 	raw.Health.Period = "10s"
 	return raw
 }
@@ -76,6 +121,41 @@ type config struct {
 	healthPeriod time.Duration
 	// nvmlLibrary is the path of libnvidia-ml.so.1; empty for the loader's choice.
 	nvmlLibrary string
+	// stateDir holds what must outlive the plugin's process.
+	stateDir string
+	// mpsProgram is the MPS control daemon's program; empty: none is run.
+	mpsProgram string
+	// remap lets the plugin choose GPUs; the agent at nomad is asked which are taken.
+	remap bool
+	nomad struct{ address, tokenFile, caFile string }
+
+	// mps and slots are made by open; nil where they are not wanted.
+	mps   *mps.Daemon
+	slots *slots
+}
+
+// open makes what the configuration asks for. It touches nothing yet.
+func (c *config) open(logger hclog.Logger) {
+	dir := filepath.Join(c.stateDir, "mps")
+	c.grouping.MPSDir = dir
+	if c.mpsProgram != "" {
+		c.mps = mps.New(c.mpsProgram, dir)
+	}
+	if c.remap {
+		c.slots = &slots{path: filepath.Join(c.stateDir, "slots.json"), logger: logger}
+		if c.nomad.address != "" {
+			c.slots.agent = newAgent(c.nomad.address, c.nomad.tokenFile, c.nomad.caFile)
+		}
+	}
+}
+
+// bound is the grouping with the slots as they are bound now.
+func (c config) bound() Grouping {
+	g := c.grouping
+	if c.slots != nil {
+		g.SlotOf = c.slots.ids()
+	}
+	return g
 }
 
 // parseConfig decodes and checks. It reads the profile, so that a fault in it
@@ -116,6 +196,9 @@ func (raw rawConfig) check() (config, error) {
 	default:
 		return config{}, fmt.Errorf("group_by %q: allowed are \"model\" and \"island\"", raw.GroupBy)
 	}
+	if err := raw.share(&c); err != nil {
+		return config{}, err
+	}
 	switch {
 	case raw.ProfileSeed != "" && raw.Profile == "":
 		return config{}, fmt.Errorf("profile_seed %q: it is of use only together with profile", raw.ProfileSeed)
@@ -134,6 +217,74 @@ func (raw rawConfig) check() (config, error) {
 		}
 	}
 	return c, nil
+}
+
+// share checks how GPUs are shared and placed.
+func (raw rawConfig) share(c *config) error {
+	if !filepath.IsAbs(raw.StateDir) {
+		return fmt.Errorf("state_dir %q: it must be an absolute path", raw.StateDir)
+	}
+	c.stateDir = raw.StateDir
+	switch raw.Placement {
+	case "nomad":
+	case "remap":
+		c.remap = true
+		if c.grouping.ByIsland {
+			return fmt.Errorf("placement %q and group_by %q: a request stays within an island either by the plugin's choice or by its group; leave one out", raw.Placement, raw.GroupBy)
+		}
+	default:
+		return fmt.Errorf("placement %q: allowed are \"nomad\" and \"remap\"", raw.Placement)
+	}
+	c.nomad.address, c.nomad.tokenFile, c.nomad.caFile = raw.Nomad.Address, raw.Nomad.TokenFile, raw.Nomad.CAFile
+	if raw.Nomad.Address != "" {
+		if u, err := url.Parse(raw.Nomad.Address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return fmt.Errorf("nomad.address %q: it must be a URL such as \"http://127.0.0.1:4646\"", raw.Nomad.Address)
+		}
+	}
+	for _, b := range raw.TimeSlices {
+		c.grouping.Sharing = append(c.grouping.Sharing, sharing.Rule{Kind: sharing.TimeSlice, Model: b.Model, Replicas: b.Replicas, SameGPU: b.AllowSameGPU})
+	}
+	for n, b := range raw.MPS {
+		memory, err := parseMiB(b.Memory)
+		if err != nil {
+			return fmt.Errorf("mps[%d].memory %q: it must be a size such as \"10 GiB\"", n, b.Memory)
+		}
+		c.grouping.Sharing = append(c.grouping.Sharing, sharing.Rule{Kind: sharing.MPS, Model: b.Model, Replicas: b.Replicas, SameGPU: b.AllowSameGPU, MemoryMiB: memory, Threads: b.Threads})
+	}
+	if len(raw.MPS) > 0 {
+		c.mpsProgram = raw.MPSControl
+		if raw.MPSControl == "" && raw.Profile == "" {
+			c.mpsProgram = mps.Program // simulated GPUs have no daemon unless one is named
+		}
+	} else if raw.MPSControl != "" {
+		return fmt.Errorf("mps_control %q: it is of use only together with an mps block", raw.MPSControl)
+	}
+	return sharing.Validate(c.grouping.Sharing)
+}
+
+// parseMiB reads a size as Nomad's constraints write it; empty: 0.
+func parseMiB(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	a := structs.ParseAttribute(text)
+	if a.Unit == "" {
+		return 0, errors.New("no unit")
+	}
+	one := structs.NewIntAttribute(1, structs.UnitMiB)
+	if order, comparable := a.Compare(one); !comparable || order < 0 {
+		return 0, errors.New("no size of a MiB or more")
+	}
+	value, ok := a.GetInt()
+	if !ok {
+		return 0, errors.New("no whole number")
+	}
+	for unit, factor := range map[string]uint64{structs.UnitMiB: 1, structs.UnitGiB: 1 << 10, structs.UnitTiB: 1 << 20} {
+		if a.Unit == unit && value > 0 && value < 1<<20 {
+			return uint64(value) * factor, nil
+		}
+	}
+	return 0, errors.New("allowed units are MiB, GiB and TiB")
 }
 
 func parsePeriod(field, text, example string) (time.Duration, error) {

@@ -33,6 +33,17 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 		{"health period", func(c *rawConfig) { c.Health.Period = "never" }, `health.period "never": it must be a duration from 1s to 24h0m0s, such as "10s"`},
 		{"health rule", func(c *rawConfig) { c.Health.DisabledRules = []string{"heat"} }, `health.disabled_rules: health rule "heat" is not known; allowed are lost,`},
 		{"library and profile", func(c *rawConfig) { c.Profile, c.NVMLLibrary = "dgx-h100", "/lib/x.so" }, "either read or simulated"},
+		{"placement", func(c *rawConfig) { c.Placement = "best" }, `placement "best": allowed are "nomad" and "remap"`},
+		{"remap by island", func(c *rawConfig) { c.Placement, c.GroupBy = "remap", "island" }, `placement "remap" and group_by "island": a request`},
+		{"state by name", func(c *rawConfig) { c.StateDir = "state" }, `state_dir "state": it must be an absolute path`},
+		{"agent", func(c *rawConfig) { c.Nomad.Address = "127.0.0.1:4646" }, `nomad.address "127.0.0.1:4646": it must be a URL such as`},
+		{"one slice", func(c *rawConfig) { c.TimeSlices = []rawSlices{{Replicas: 1}} }, "time_slices[0].replicas 1: allowed are 2 to 64"},
+		{"memory without unit", func(c *rawConfig) { c.MPS = []rawSlices{{Replicas: 2, Memory: "10"}} }, `mps[0].memory "10": it must be a size such as "10 GiB"`},
+		{"memory of another kind", func(c *rawConfig) { c.MPS = []rawSlices{{Replicas: 2, Memory: "10 MHz"}} }, `mps[0].memory "10 MHz"`},
+		{"shared twice", func(c *rawConfig) {
+			c.TimeSlices, c.MPS = []rawSlices{{Replicas: 2}}, []rawSlices{{Replicas: 2, Model: "A"}}
+		}, `mps[0].model "A": a rule before (time_slice) shares these GPUs already`},
+		{"daemon without use", func(c *rawConfig) { c.MPSControl = "/x" }, `mps_control "/x": it is of use only together with an mps block`},
 		{"library by name", func(c *rawConfig) { c.NVMLLibrary = "x.so" }, `nvml_library "x.so": it must be an absolute path`},
 	}
 	for _, c := range cases {
@@ -42,6 +53,18 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 			_, err := raw.check()
 			must.ErrorContains(t, err, c.want)
 		})
+	}
+}
+
+func TestSizesAreReadAsInConstraints(t *testing.T) {
+	for text, want := range map[string]uint64{"": 0, "10 GiB": 10240, "10GiB": 10240, "512 MiB": 512, "1 TiB": 1 << 20} {
+		got, err := parseMiB(text)
+		must.NoError(t, err, must.Sprint(text))
+		must.EqOp(t, want, got)
+	}
+	for _, text := range []string{"x", "1.5 GiB", "-1 GiB", "10 KiB", "99999999999 TiB", "10 GB/s"} {
+		_, err := parseMiB(text)
+		must.Error(t, err, must.Sprint(text))
 	}
 }
 

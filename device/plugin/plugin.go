@@ -26,6 +26,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvml"
 )
 
@@ -105,6 +106,7 @@ func (d *Device) SetConfig(c *base.Config) error {
 	if err != nil {
 		return err
 	}
+	parsed.open(d.logger)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.config, d.source, d.machine = parsed, d.newSource(parsed, d.logger), nil
@@ -148,9 +150,19 @@ func (d *Device) judge(source Source) (*gpu.Machine, error) {
 		return nil, err
 	}
 	d.mu.Lock()
-	monitor := d.monitor
+	monitor, c := d.monitor, d.config
 	d.mu.Unlock()
-	return withVerdicts(machine, monitor.Judge(machine, source.Observe(), time.Now())), nil
+	judged := withVerdicts(machine, monitor.Judge(machine, source.Observe(), time.Now()))
+	d.serveMPS(context.Background(), c, judged)
+	if c.slots != nil {
+		c.slots.look(context.Background(), judged, c.grouping)
+	}
+	d.mu.Lock()
+	if d.source == source {
+		d.machine = judged // with what is wrong, so that it is not chosen
+	}
+	d.mu.Unlock()
+	return judged, nil
 }
 
 // known is the last machine that was read; if there is none yet, it is read
@@ -170,6 +182,11 @@ func (d *Device) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	c, source, err := d.configured()
 	if err != nil {
 		return nil, err
+	}
+	if c.mps == nil {
+		if err := mps.New(mps.Program, c.grouping.MPSDir).Stop(); err != nil {
+			d.logger.Warn("cannot stop the MPS control daemon of a former configuration", "error", err)
+		}
 	}
 	out := make(chan *device.FingerprintResponse)
 	go d.fingerprint(ctx, c, source, out)

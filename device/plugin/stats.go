@@ -5,6 +5,8 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
@@ -60,23 +62,26 @@ func (d *Device) sample(c config, source Source) (response *device.StatsResponse
 	if err != nil {
 		return nil, err
 	}
-	return &device.StatsResponse{Groups: StatsGroups(machine, samples, c.grouping, time.Now())}, nil
+	return &device.StatsResponse{Groups: StatsGroups(machine, samples, c.bound(), time.Now())}, nil
 }
 
 // StatsGroups arranges samples by device group. Every GPU has an entry with a
 // summary and a Stats object, also if nothing of it is known: `nomad node
 // status -stats` panics without (Nomad 1.6.3).
 func StatsGroups(m *gpu.Machine, samples map[string]gpu.Sample, grouping Grouping, at time.Time) []*device.DeviceGroupStats {
+	byGroup := make(map[string]*device.DeviceGroupStats)
+	for _, u := range grouping.units(m) {
+		stats := byGroup[u.Group]
+		if stats == nil {
+			stats = &device.DeviceGroupStats{Vendor: vendor, Type: deviceTypeOf(u.Kind), Name: u.Group, InstanceStats: make(map[string]*device.DeviceStats)}
+			byGroup[u.Group] = stats
+		}
+		// A slice shows its GPU's: what is its own alone, nothing tells.
+		stats.InstanceStats[u.ID] = deviceStats(samples[m.GPUs[u.GPU].UUID], at)
+	}
 	groups := []*device.DeviceGroupStats{}
-	for _, group := range DeviceGroups(m, grouping) {
-		stats := &device.DeviceGroupStats{
-			Vendor: group.Vendor, Type: group.Type, Name: group.Name,
-			InstanceStats: make(map[string]*device.DeviceStats, len(group.Devices)),
-		}
-		for _, d := range group.Devices {
-			stats.InstanceStats[d.ID] = deviceStats(samples[d.ID], at)
-		}
-		groups = append(groups, stats)
+	for _, name := range slices.Sorted(maps.Keys(byGroup)) {
+		groups = append(groups, byGroup[name])
 	}
 	return groups
 }

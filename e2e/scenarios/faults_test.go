@@ -314,7 +314,7 @@ func TestANodeCutOffForFiveMinutesIsReplacedAndStopsWhatItRan(t *testing.T) {
 	tr.until("generation 1 trains", func(e event) bool { return e.Event == "step" && e.Step >= 10 })
 	node := w.member("cut", 1, 3)
 	must.NoError(t, w.Isolate(node, true))
-	tr.until("the others go on with a replacement", func(e event) bool { return e.Event == "resume" && e.Generation == 2 })
+	tr.until("the others go on with a replacement", func(e event) bool { return e.Event == "start" && e.Generation == 2 })
 	must.NotEq(t, node, w.member("cut", 2, 3))
 	tr.ends(2, 4)
 	sleep(t, 5*time.Minute)
