@@ -74,6 +74,9 @@ type Observation struct {
 
 	// NVLinksUp and NVLinksExpected: see [ExpectedLinks].
 	NVLinksUp, NVLinksExpected uint
+	// FabricFault is what is wrong with the GPU's place in its fabric of
+	// switches; see [FabricFault].
+	FabricFault string
 	// Slowdowns the hardware imposes.
 	ThermalSlowdown, PowerBrake bool
 

@@ -31,6 +31,7 @@ func Rules() []Rule {
 		{Code: "xid", Meaning: "an Xid that needs a reset, a restart or a look", Trips: 1, look: xid},
 		{Code: "remap_failed", Meaning: "a bad memory row could not be replaced", Trips: 1, look: remapFailed},
 		{Code: "nvlink_down", Meaning: "NVLinks are down that were up, or that equal GPUs have", Trips: 3, Hold: time.Minute, look: linksDown},
+		{Code: "fabric", Meaning: "the GPU is not in the fabric of its NVLink switches", Trips: 3, look: fabric},
 		{Code: "thermal", Meaning: "the hardware slows the GPU down because of heat", Trips: 3, Hold: 5 * time.Minute, look: thermal},
 		{Code: "power_brake", Meaning: "the power supply makes the GPU slow down", Trips: 3, Hold: 5 * time.Minute, look: powerBrake},
 		{Code: "remap_pending", Meaning: "a bad memory row or page is replaced at the next reset", Trips: 1, look: remapPending},
@@ -137,6 +138,13 @@ func linksDown(_ *past, o Observation) finding {
 	return found
 }
 
+func fabric(_ *past, o Observation) finding {
+	if o.FabricFault == "" {
+		return finding{}
+	}
+	return finding{Unhealthy, o.FabricFault, "lifts when it has joined; look at the fabric manager, nvidia-smi -q shows its state"}
+}
+
 func thermal(_ *past, o Observation) finding {
 	if !o.ThermalSlowdown {
 		return finding{}
@@ -215,4 +223,20 @@ func ExpectedLinks(m *gpu.Machine, most map[string]uint) []uint {
 		}
 	}
 	return expected
+}
+
+// FabricFault judges a GPU's place in its fabric by state and status both: a
+// registration can be complete and have failed. Only a GPU that has links up,
+// on a machine with switches, has to be in one: a single GPU that was passed to
+// a virtual machine works without.
+func FabricFault(m *gpu.Machine, g *gpu.GPU) string {
+	switch {
+	case g.Fabric == nil || m.NVSwitch != gpu.Present || g.NVLinks == 0 || len(m.GPUs) < 2:
+		return ""
+	case !g.Fabric.Registered:
+		return "it has not joined the fabric of its NVLink switches"
+	case g.Fabric.Status != "":
+		return "it could not join the fabric of its NVLink switches: " + g.Fabric.Status
+	}
+	return ""
 }

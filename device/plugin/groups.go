@@ -171,6 +171,20 @@ func attributes(m *gpu.Machine, units []sharing.Unit) map[string]*structs.Attrib
 	a.number("slices", uint64(units[0].Of), "")
 	a.number("numa_nodes", countNUMANodes(m, gpus), "")
 	a.nvlink(m, gpus, least)
+	a.word("fabric_cluster", same(func(g *gpu.GPU) string {
+		if g.Fabric == nil {
+			return ""
+		}
+		return g.Fabric.Cluster
+	}))
+	if f := m.GPUs[gpus[0]].Fabric; f != nil && f.Cluster != "" && same(func(g *gpu.GPU) string {
+		if g.Fabric == nil {
+			return ""
+		}
+		return fmt.Sprint(g.Fabric.Cluster, g.Fabric.Clique)
+	}) != "" {
+		a.count("fabric_clique", int(f.Clique))
+	}
 	a.nics(m)
 
 	healthy := 0

@@ -35,6 +35,7 @@ func (mon *Monitor) Judge(m *gpu.Machine, observations map[string]health.Observa
 		o := observations[g.UUID]
 		o.At, o.Fault = at, g.Fault
 		o.NVLinksUp, o.NVLinksExpected = g.NVLinks, expected[i]
+		o.FabricFault = health.FabricFault(m, g)
 		if g.UUID != "" {
 			mon.judges[g.UUID], mon.links[g.UUID] = judge, expected[i]
 		}
