@@ -80,25 +80,28 @@ func (q *query) fields(s *gpu.Sample) {
 	if _, ok := ask(q, func() (struct{}, nvml.Return) { return struct{}{}, q.device.GetFieldValues(values) }, "nvmlDeviceGetFieldValues"); !ok {
 		return
 	}
-	whole := func(v nvml.FieldValue) (uint64, bool) {
-		if nvml.Return(v.NvmlReturn) != nvml.SUCCESS {
-			return 0, false
-		}
-		switch nvml.ValueType(v.ValueType) {
-		case nvml.VALUE_TYPE_UNSIGNED_INT:
-			return uint64(binary.NativeEndian.Uint32(v.Value[:4])), true
-		case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
-			return binary.NativeEndian.Uint64(v.Value[:8]), true
-		}
-		return 0, false
-	}
-	if celsius, ok := whole(values[0]); ok && celsius > 0 && celsius < 200 {
+	if celsius, ok := fieldNumber(values[0]); ok && celsius > 0 && celsius < 200 {
 		s.MemoryTemperatureC = number(uint32(celsius))
 	}
 	for n, place := range []**uint64{&s.NVLinkSentMiB, &s.NVLinkReceivedMiB} {
-		if kib, ok := whole(values[1+n]); ok {
+		if kib, ok := fieldNumber(values[1+n]); ok {
 			m := kib / 1024
 			*place = &m
 		}
 	}
+}
+
+// fieldNumber is a field's value as a whole number; the field says itself
+// whether there is one.
+func fieldNumber(v nvml.FieldValue) (uint64, bool) {
+	if nvml.Return(v.NvmlReturn) != nvml.SUCCESS {
+		return 0, false
+	}
+	switch nvml.ValueType(v.ValueType) {
+	case nvml.VALUE_TYPE_UNSIGNED_INT:
+		return uint64(binary.NativeEndian.Uint32(v.Value[:4])), true
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
+		return binary.NativeEndian.Uint64(v.Value[:8]), true
+	}
+	return 0, false
 }

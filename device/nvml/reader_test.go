@@ -204,7 +204,8 @@ var functions = []string{
 	"nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryErrorCounter",
 	"nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetTotalEccErrors",
 	"nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetFieldValues", "nvmlDeviceRegisterEvents",
-	"nvmlDeviceGetMigMode",
+	"nvmlDeviceGetMigMode", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo", "nvmlDeviceGetPcieThroughput",
+	"nvmlDeviceGetGpuFabricInfoV",
 }
 
 // TestEveryErrorOfEveryCallLeavesTheOtherGPUs goes through NVML's error codes

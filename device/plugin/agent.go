@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -17,7 +18,9 @@ import (
 type agent struct {
 	config    api.Config
 	tokenFile string
-	node      string // its ID, once known
+
+	mu   sync.Mutex
+	node string // its ID, once known
 }
 
 func newAgent(address, tokenFile, caFile string) *agent {
@@ -28,8 +31,28 @@ func newAgent(address, tokenFile, caFile string) *agent {
 	return &agent{config: c, tokenFile: tokenFile}
 }
 
-// taken costs one call, and one more at first.
+// Owner is an allocation that has a device.
+type Owner struct {
+	Namespace, Job, Group, Task, Alloc string
+}
+
+// taken are the devices of the node's allocations that have not ended.
 func (a *agent) taken(ctx context.Context) (map[string]bool, error) {
+	owners, err := a.owners(ctx)
+	if err != nil {
+		return nil, err
+	}
+	taken := make(map[string]bool, len(owners))
+	for id := range owners {
+		taken[id] = true
+	}
+	return taken, nil
+}
+
+// owners are who has each device. It costs one call, and one more at first.
+func (a *agent) owners(ctx context.Context) (map[string][]Owner, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	c := a.config
 	if a.tokenFile != "" {
 		token, err := os.ReadFile(a.tokenFile)
@@ -57,18 +80,18 @@ func (a *agent) taken(ctx context.Context) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	taken := make(map[string]bool)
+	owners := make(map[string][]Owner)
 	for _, alloc := range allocs {
 		if alloc.ClientStatus == api.AllocClientStatusComplete || alloc.ClientStatus == api.AllocClientStatusFailed || alloc.AllocatedResources == nil {
 			continue
 		}
-		for _, task := range alloc.AllocatedResources.Tasks {
+		for name, task := range alloc.AllocatedResources.Tasks {
 			for _, d := range task.Devices {
 				for _, id := range d.DeviceIDs {
-					taken[id] = true
+					owners[id] = append(owners[id], Owner{alloc.Namespace, alloc.JobID, alloc.TaskGroup, name, alloc.ID})
 				}
 			}
 		}
 	}
-	return taken, nil
+	return owners, nil
 }

@@ -3,9 +3,7 @@
 package plugin
 
 import (
-	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,13 +12,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
-	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/power"
 	"github.com/nomad-gpu/nomad-gpu/device/profile"
-	"github.com/nomad-gpu/nomad-gpu/device/sharing"
 )
 
 // Bounds of periods. A reading costs NVML some milliseconds a GPU.
@@ -39,7 +36,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"profile_seed":       hclspec.NewAttr("profile_seed", "string", false),
 	"profile_faults":     hclspec.NewAttr("profile_faults", "string", false),
 	"nvml_library":       hclspec.NewAttr("nvml_library", "string", false),
-	"state_dir":          hclspec.NewDefault(hclspec.NewAttr("state_dir", "string", false), hclspec.NewLiteral(`"/var/lib/nomad-device-gpu"`)),
+	"state_dir":          hclspec.NewAttr("state_dir", "string", false),
 	"placement":          hclspec.NewDefault(hclspec.NewAttr("placement", "string", false), hclspec.NewLiteral(`"nomad"`)),
 	"mps_control":        hclspec.NewAttr("mps_control", "string", false),
 	"nomad": hclspec.NewBlock("nomad", false, hclspec.NewObject(map[string]*hclspec.Spec{
@@ -62,7 +59,19 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"health": hclspec.NewDefault(hclspec.NewBlock("health", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"period":         hclspec.NewDefault(hclspec.NewAttr("period", "string", false), hclspec.NewLiteral(`"10s"`)),
 		"disabled_rules": hclspec.NewDefault(hclspec.NewAttr("disabled_rules", "list(string)", false), hclspec.NewLiteral("[]")),
-	})), hclspec.NewLiteral(`{ period = "10s", disabled_rules = [] }`)),
+		"thresholds":     hclspec.NewAttr("thresholds", "map(number)", false),
+	})), hclspec.NewLiteral(`{ period = "10s", disabled_rules = [], thresholds = {} }`)),
+	"thermal": hclspec.NewBlock("thermal", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"hold_out": hclspec.NewAttr("hold_out", "number", true),
+		"resume":   hclspec.NewAttr("resume", "number", true),
+	})),
+	"power": hclspec.NewBlockList("power", hclspec.NewObject(map[string]*hclspec.Spec{
+		"model": hclspec.NewAttr("model", "string", false),
+		"limit": hclspec.NewAttr("limit", "string", true),
+	})),
+	"metrics": hclspec.NewBlock("metrics", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"listen": hclspec.NewAttr("listen", "string", true),
+	})),
 })
 
 // rawConfig is the configuration as Nomad sends it.
@@ -86,9 +95,24 @@ type rawConfig struct {
 	TimeSlices []rawSlices `codec:"time_slices"`
 	MPS        []rawSlices `codec:"mps"`
 	Health     struct {
-		Period        string   `codec:"period"`
-		DisabledRules []string `codec:"disabled_rules"`
+		Period        string         `codec:"period"`
+		DisabledRules []string       `codec:"disabled_rules"`
+		Thresholds    map[string]int `codec:"thresholds"`
 	} `codec:"health"`
+	Thermal struct {
+		HoldOut int `codec:"hold_out"`
+		Resume  int `codec:"resume"`
+	} `codec:"thermal"`
+	Power   []rawPower `codec:"power"`
+	Metrics struct {
+		Listen string `codec:"listen"`
+	} `codec:"metrics"`
+}
+
+// rawPower is a block that limits the power of GPUs.
+type rawPower struct {
+	Model string `codec:"model"`
+	Limit string `codec:"limit"`
 }
 
 // rawSlices is a block that shares GPUs.
@@ -102,7 +126,7 @@ type rawSlices struct {
 
 // defaults are those of the schema, for a configuration that is empty.
 func defaults() rawConfig {
-	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model", StateDir: "/var/lib/nomad-device-gpu", Placement: "nomad"}
+	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model", Placement: "nomad"}
 	raw.Health.Period = "10s"
 	return raw
 }
@@ -129,13 +153,29 @@ type config struct {
 	remap bool
 	nomad struct{ address, tokenFile, caFile string }
 
-	// mps and slots are made by open; nil where they are not wanted.
-	mps   *mps.Daemon
-	slots *slots
+	// limits are the power limits of GPUs, by model.
+	limits []power.Rule
+	// listen is where metrics are served; empty: nowhere.
+	listen string
+
+	// These are made by open; nil where they are not wanted.
+	mps    *mps.Daemon
+	slots  *slots
+	agent  *agent
+	power  *powerKeeper
+	memory *memory
 }
 
 // open makes what the configuration asks for. It touches nothing yet.
 func (c *config) open(logger hclog.Logger) {
+	if c.nomad.address != "" {
+		c.agent = newAgent(c.nomad.address, c.nomad.tokenFile, c.nomad.caFile)
+	}
+	if c.stateDir == "" {
+		return
+	}
+	c.memory = openMemory(c.stateDir, logger)
+	c.power = &powerKeeper{path: powerPath(c.stateDir), rules: c.limits, logger: logger}
 	dir := filepath.Join(c.stateDir, "mps")
 	c.grouping.MPSDir = dir
 	if c.mpsProgram != "" {
@@ -143,8 +183,8 @@ func (c *config) open(logger hclog.Logger) {
 	}
 	if c.remap {
 		c.slots = &slots{path: filepath.Join(c.stateDir, "slots.json"), logger: logger}
-		if c.nomad.address != "" {
-			c.slots.agent = newAgent(c.nomad.address, c.nomad.tokenFile, c.nomad.caFile)
+		if c.agent != nil {
+			c.slots.agent = c.agent
 		}
 	}
 }
@@ -181,8 +221,8 @@ func (raw rawConfig) check() (config, error) {
 	if c.healthPeriod, err = parsePeriod("health.period", raw.Health.Period, "10s"); err != nil {
 		return config{}, err
 	}
-	if c.rules, err = health.RulesWithout(raw.Health.DisabledRules); err != nil {
-		return config{}, fmt.Errorf("health.disabled_rules: %w", err)
+	if err := raw.judge(&c); err != nil {
+		return config{}, err
 	}
 	for i, id := range raw.IgnoredGPUIDs {
 		if id = strings.TrimSpace(id); id == "" {
@@ -217,74 +257,6 @@ func (raw rawConfig) check() (config, error) {
 		}
 	}
 	return c, nil
-}
-
-// share checks how GPUs are shared and placed.
-func (raw rawConfig) share(c *config) error {
-	if !filepath.IsAbs(raw.StateDir) {
-		return fmt.Errorf("state_dir %q: it must be an absolute path", raw.StateDir)
-	}
-	c.stateDir = raw.StateDir
-	switch raw.Placement {
-	case "nomad":
-	case "remap":
-		c.remap = true
-		if c.grouping.ByIsland {
-			return fmt.Errorf("placement %q and group_by %q: a request stays within an island either by the plugin's choice or by its group; leave one out", raw.Placement, raw.GroupBy)
-		}
-	default:
-		return fmt.Errorf("placement %q: allowed are \"nomad\" and \"remap\"", raw.Placement)
-	}
-	c.nomad.address, c.nomad.tokenFile, c.nomad.caFile = raw.Nomad.Address, raw.Nomad.TokenFile, raw.Nomad.CAFile
-	if raw.Nomad.Address != "" {
-		if u, err := url.Parse(raw.Nomad.Address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return fmt.Errorf("nomad.address %q: it must be a URL such as \"http://127.0.0.1:4646\"", raw.Nomad.Address)
-		}
-	}
-	for _, b := range raw.TimeSlices {
-		c.grouping.Sharing = append(c.grouping.Sharing, sharing.Rule{Kind: sharing.TimeSlice, Model: b.Model, Replicas: b.Replicas, SameGPU: b.AllowSameGPU})
-	}
-	for n, b := range raw.MPS {
-		memory, err := parseMiB(b.Memory)
-		if err != nil {
-			return fmt.Errorf("mps[%d].memory %q: it must be a size such as \"10 GiB\"", n, b.Memory)
-		}
-		c.grouping.Sharing = append(c.grouping.Sharing, sharing.Rule{Kind: sharing.MPS, Model: b.Model, Replicas: b.Replicas, SameGPU: b.AllowSameGPU, MemoryMiB: memory, Threads: b.Threads})
-	}
-	if len(raw.MPS) > 0 {
-		c.mpsProgram = raw.MPSControl
-		if raw.MPSControl == "" && raw.Profile == "" {
-			c.mpsProgram = mps.Program // simulated GPUs have no daemon unless one is named
-		}
-	} else if raw.MPSControl != "" {
-		return fmt.Errorf("mps_control %q: it is of use only together with an mps block", raw.MPSControl)
-	}
-	return sharing.Validate(c.grouping.Sharing)
-}
-
-// parseMiB reads a size as Nomad's constraints write it; empty: 0.
-func parseMiB(text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	a := structs.ParseAttribute(text)
-	if a.Unit == "" {
-		return 0, errors.New("no unit")
-	}
-	one := structs.NewIntAttribute(1, structs.UnitMiB)
-	if order, comparable := a.Compare(one); !comparable || order < 0 {
-		return 0, errors.New("no size of a MiB or more")
-	}
-	value, ok := a.GetInt()
-	if !ok {
-		return 0, errors.New("no whole number")
-	}
-	for unit, factor := range map[string]uint64{structs.UnitMiB: 1, structs.UnitGiB: 1 << 10, structs.UnitTiB: 1 << 20} {
-		if a.Unit == unit && value > 0 && value < 1<<20 {
-			return uint64(value) * factor, nil
-		}
-	}
-	return 0, errors.New("allowed units are MiB, GiB and TiB")
 }
 
 func parsePeriod(field, text, example string) (time.Duration, error) {

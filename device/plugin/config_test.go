@@ -44,6 +44,14 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 			c.TimeSlices, c.MPS = []rawSlices{{Replicas: 2}}, []rawSlices{{Replicas: 2, Model: "A"}}
 		}, `mps[0].model "A": a rule before (time_slice) shares these GPUs already`},
 		{"daemon without use", func(c *rawConfig) { c.MPSControl = "/x" }, `mps_control "/x": it is of use only together with an mps block`},
+		{"threshold", func(c *rawConfig) { c.Health.Thresholds = map[string]int{"xid": 1} }, `health.thresholds: rule "xid" has none; allowed are`},
+		{"too hot", func(c *rawConfig) { c.Thermal.HoldOut, c.Thermal.Resume = 150, 80 }, "thermal.hold_out 150: it must be a temperature from 30 to 120 °C"},
+		{"no way to cool", func(c *rawConfig) { c.Thermal.HoldOut, c.Thermal.Resume = 80, 85 }, "thermal.resume 85 °C: it must be below thermal.hold_out, 80 °C"},
+		{"power without unit", func(c *rawConfig) { c.Power = limits("", "350") }, `power[0].limit "350": it must be a power such as "350W"`},
+		{"no power", func(c *rawConfig) { c.Power = limits("", "0W") }, `power[0].limit "0W"`},
+		{"power twice", func(c *rawConfig) { c.Power = append(limits("", "300W"), limits("A", "200W")...) }, `power[1].model "A": a block before limits these GPUs already`},
+		{"metrics everywhere by chance", func(c *rawConfig) { c.Metrics.Listen = ":9500" }, `metrics.listen ":9500": it must be an IP address and a port such as`},
+		{"no state", func(c *rawConfig) { c.Profile, c.Power = "dgx-h100", limits("", "350W") }, `state_dir "": it must be set where a simulated machine has power`},
 		{"library by name", func(c *rawConfig) { c.NVMLLibrary = "x.so" }, `nvml_library "x.so": it must be an absolute path`},
 	}
 	for _, c := range cases {
@@ -55,6 +63,8 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 		})
 	}
 }
+
+func limits(model, limit string) []rawPower { return []rawPower{{Model: model, Limit: limit}} }
 
 func TestSizesAreReadAsInConstraints(t *testing.T) {
 	for text, want := range map[string]uint64{"": 0, "10 GiB": 10240, "10GiB": 10240, "512 MiB": 512, "1 TiB": 1 << 20} {

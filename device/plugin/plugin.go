@@ -66,6 +66,14 @@ type Device struct {
 	config  config
 	source  Source
 	machine *gpu.Machine // the last that was read whole
+	// verdicts and xids are those of the last judgement, for metrics.
+	verdicts map[string]health.Verdict
+	xids     map[string]map[uint64]uint64
+	serving  bool
+
+	sampling sync.Mutex
+	samples  map[string]gpu.Sample
+	sampled  time.Time
 }
 
 // New makes the plugin; it does nothing until it is configured.
@@ -111,7 +119,20 @@ func (d *Device) SetConfig(c *base.Config) error {
 	defer d.mu.Unlock()
 	d.config, d.source, d.machine = parsed, d.newSource(parsed, d.logger), nil
 	d.monitor = NewMonitor(parsed.rules)
+	if parsed.memory != nil {
+		d.monitor.Recall(parsed.memory.recall())
+	}
 	return nil
+}
+
+// Close puts back what must not outlive the plugin.
+func (d *Device) Close() {
+	d.mu.Lock()
+	keeper := d.config.power
+	d.mu.Unlock()
+	if keeper != nil {
+		keeper.restore()
+	}
 }
 
 // configured gives the configuration and the source that goes with it.
@@ -152,7 +173,14 @@ func (d *Device) judge(source Source) (*gpu.Machine, error) {
 	d.mu.Lock()
 	monitor, c := d.monitor, d.config
 	d.mu.Unlock()
-	judged := withVerdicts(machine, monitor.Judge(machine, source.Observe(), time.Now()))
+	verdicts := monitor.Judge(machine, source.Observe(), time.Now())
+	judged := withVerdicts(machine, verdicts)
+	if c.memory != nil {
+		c.memory.keep(monitor.Memories())
+	}
+	if c.power != nil {
+		c.power.apply(judged, source)
+	}
 	d.serveMPS(context.Background(), c, judged)
 	if c.slots != nil {
 		c.slots.look(context.Background(), judged, c.grouping)
@@ -160,6 +188,10 @@ func (d *Device) judge(source Source) (*gpu.Machine, error) {
 	d.mu.Lock()
 	if d.source == source {
 		d.machine = judged // with what is wrong, so that it is not chosen
+		d.xids, d.verdicts = monitor.Xids(), make(map[string]health.Verdict, len(verdicts))
+		for i, v := range verdicts {
+			d.verdicts[machine.GPUs[i].UUID] = v
+		}
 	}
 	d.mu.Unlock()
 	return judged, nil
@@ -188,6 +220,7 @@ func (d *Device) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 			d.logger.Warn("cannot stop the MPS control daemon of a former configuration", "error", err)
 		}
 	}
+	d.serveMetrics(c, source)
 	out := make(chan *device.FingerprintResponse)
 	go d.fingerprint(ctx, c, source, out)
 	return out, nil

@@ -4,14 +4,8 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,9 +14,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/sharing"
 )
-
-// bootIDPath changes with each start of the machine.
-const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
 // taker tells which devices the node's allocations have that have not ended.
 type taker interface {
@@ -53,17 +44,10 @@ func (s *slots) load(m *gpu.Machine, uuids []string) {
 		return
 	}
 	s.loaded = true
-	boot, _ := os.ReadFile(bootIDPath)
-	now := strings.TrimSpace(string(boot))
-	data, err := os.ReadFile(s.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		s.state.Boot = now
-		return
-	case err == nil:
-		if err = json.Unmarshal(data, &s.state); err == nil {
-			err = s.state.Validate()
-		}
+	now := bootID()
+	found, err := loadState(s.path, &s.state)
+	if found && err == nil {
+		err = s.state.Validate()
 	}
 	if err != nil {
 		s.logger.Error("cannot read which GPU is in which slot; all slots count as taken until they are reserved again", "path", s.path, "error", err)
@@ -73,7 +57,7 @@ func (s *slots) load(m *gpu.Machine, uuids []string) {
 			s.state.Slots.Slots[n].Use = sharing.Held
 		}
 	}
-	if s.state.Boot != now && err == nil {
+	if found && s.state.Boot != now && err == nil {
 		for n := range s.state.Slots.Slots {
 			s.state.Slots.Slots[n].Use = sharing.Free // nothing outlives the machine
 		}
@@ -81,25 +65,7 @@ func (s *slots) load(m *gpu.Machine, uuids []string) {
 	s.state.Boot = now
 }
 
-func (s *slots) save() error {
-	data, err := json.Marshal(s.state)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(s.path), ".slots-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), s.path)
-}
+func (s *slots) save() error { return saveState(s.path, s.state) }
 
 // ids are the slots as they are bound now, by the GPU's UUID.
 func (s *slots) ids() map[string]string {

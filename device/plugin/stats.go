@@ -60,7 +60,7 @@ func (d *Device) sample(c config, source Source) (response *device.StatsResponse
 	if err != nil {
 		return nil, err
 	}
-	samples, err := source.Samples()
+	samples, err := d.sampleOnce(source)
 	if err != nil {
 		return nil, err
 	}

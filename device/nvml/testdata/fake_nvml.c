@@ -178,7 +178,10 @@ int nvmlDeviceGetMaxClockInfo(device *d, int kind, unsigned *mhz) {
 	return SUCCESS;
 }
 
-int nvmlDeviceGetPowerManagementLimit(device *d, unsigned *mw) { ASK(d->index); *mw = 700000; return SUCCESS; }
+static unsigned limits[MAX_GPUS]; // in mW; 0: as delivered
+int nvmlDeviceGetPowerManagementLimit(device *d, unsigned *mw) { ASK(d->index); *mw = limits[d->index] ? limits[d->index] : 700000; return SUCCESS; }
+int nvmlDeviceGetPowerManagementLimitConstraints(device *d, unsigned *least, unsigned *most) { ASK(d->index); *least = 200000, *most = 700000; return SUCCESS; }
+int nvmlDeviceSetPowerManagementLimit(device *d, unsigned mw) { ASK(d->index); limits[d->index] = mw; return SUCCESS; }
 int nvmlDeviceGetMaxPcieLinkGeneration(device *d, unsigned *g) { ASK(d->index); *g = 5; return SUCCESS; }
 int nvmlDeviceGetMaxPcieLinkWidth(device *d, unsigned *w) { ASK(d->index); *w = 16; return SUCCESS; }
 int nvmlDeviceGetDisplayMode(device *d, int *mode) { ASK(d->index); *mode = 0; return SUCCESS; }
@@ -387,6 +390,7 @@ int nvmlDeviceGetFieldValues(device *d, int count, field_value *values) {
 		values[i].answer = SUCCESS, values[i].type = 1, values[i].high = 0; // 1 is "unsigned int"
 		switch (values[i].field) {
 		case 230: values[i].value = v[5]; break; // the recovery action
+		case 59: values[i].value = 3; break; // NVLinks trained again
 		case 82: values[i].value = 41; break; // the memory's temperature
 		case 138: case 139: // NVLink data sent and received, KiB
 			if (values[i].scope != 0xffffffffu) { values[i].answer = INVALID_ARGUMENT; break; }
