@@ -36,6 +36,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"profile_seed":       hclspec.NewAttr("profile_seed", "string", false),
 	"profile_faults":     hclspec.NewAttr("profile_faults", "string", false),
 	"nvml_library":       hclspec.NewAttr("nvml_library", "string", false),
+	"nccl_topo_file":     hclspec.NewAttr("nccl_topo_file", "string", false),
 	"state_dir":          hclspec.NewAttr("state_dir", "string", false),
 	"placement":          hclspec.NewDefault(hclspec.NewAttr("placement", "string", false), hclspec.NewLiteral(`"nomad"`)),
 	"mps_control":        hclspec.NewAttr("mps_control", "string", false),
@@ -84,6 +85,7 @@ type rawConfig struct {
 	ProfileSeed       string   `codec:"profile_seed"`
 	ProfileFaults     string   `codec:"profile_faults"`
 	NVMLLibrary       string   `codec:"nvml_library"`
+	NCCLTopoFile      string   `codec:"nccl_topo_file"`
 	StateDir          string   `codec:"state_dir"`
 	Placement         string   `codec:"placement"`
 	MPSControl        string   `codec:"mps_control"`
@@ -153,6 +155,10 @@ type config struct {
 	remap bool
 	nomad struct{ address, tokenFile, caFile string }
 
+	// topoFile is what tasks get as NCCL_TOPO_FILE; the plugin writes it where
+	// writeTopo is set.
+	topoFile  string
+	writeTopo bool
 	// limits are the power limits of GPUs, by model.
 	limits []power.Rule
 	// listen is where metrics are served; empty: nowhere.

@@ -30,6 +30,16 @@ func (raw rawConfig) share(c *config) error {
 	if c.stateDir == "" && (raw.Placement == "remap" || len(raw.Power) > 0 || raw.MPSControl != "") {
 		return errors.New("state_dir \"\": it must be set where a simulated machine has power, mps_control or placement \"remap\"")
 	}
+	switch file := raw.NCCLTopoFile; {
+	case file == "write" && c.stateDir == "":
+		return errors.New("nccl_topo_file \"write\": state_dir must be set where a machine is simulated")
+	case file == "write":
+		c.topoFile, c.writeTopo = filepath.Join(c.stateDir, "nccl-topology.xml"), true
+	case file != "" && !filepath.IsAbs(file):
+		return fmt.Errorf("nccl_topo_file %q: allowed are \"write\" and an absolute path", file)
+	default:
+		c.topoFile = file
+	}
 	switch raw.Placement {
 	case "nomad":
 	case "remap":

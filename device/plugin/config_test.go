@@ -51,6 +51,8 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 		{"no power", func(c *rawConfig) { c.Power = limits("", "0W") }, `power[0].limit "0W"`},
 		{"power twice", func(c *rawConfig) { c.Power = append(limits("", "300W"), limits("A", "200W")...) }, `power[1].model "A": a block before limits these GPUs already`},
 		{"metrics everywhere by chance", func(c *rawConfig) { c.Metrics.Listen = ":9500" }, `metrics.listen ":9500": it must be an IP address and a port such as`},
+		{"topology by name", func(c *rawConfig) { c.NCCLTopoFile = "x.xml" }, `nccl_topo_file "x.xml": allowed are "write" and an absolute path`},
+		{"topology nowhere", func(c *rawConfig) { c.Profile, c.NCCLTopoFile = "dgx-h100", "write" }, `nccl_topo_file "write": state_dir must be set`},
 		{"no state", func(c *rawConfig) { c.Profile, c.Power = "dgx-h100", limits("", "350W") }, `state_dir "": it must be set where a simulated machine has power`},
 		{"library by name", func(c *rawConfig) { c.NVMLLibrary = "x.so" }, `nvml_library "x.so": it must be an absolute path`},
 	}

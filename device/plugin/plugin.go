@@ -59,7 +59,8 @@ type Device struct {
 
 	// judging keeps readings of two streams apart: Nomad opens a new one before
 	// the old has ended when its agent restarts.
-	judging sync.Mutex
+	judging       sync.Mutex
+	topologyError string
 
 	mu      sync.Mutex
 	monitor *Monitor // what is known of the GPUs' health; outlives streams
@@ -182,6 +183,10 @@ func (d *Device) judge(source Source) (*gpu.Machine, error) {
 		c.power.apply(judged, source)
 	}
 	d.serveMPS(context.Background(), c, judged)
+	if err := writeTopology(c, judged); err != nil && d.topologyError != err.Error() {
+		d.topologyError = err.Error()
+		d.logger.Warn("tasks get no topology file for NCCL", "error", err)
+	}
 	if c.slots != nil {
 		c.slots.look(context.Background(), judged, c.grouping)
 	}

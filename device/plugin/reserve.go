@@ -3,8 +3,11 @@
 package plugin
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/profile"
 	"github.com/nomad-gpu/nomad-gpu/device/sharing"
 	"github.com/nomad-gpu/nomad-gpu/device/topology"
 )
@@ -47,6 +51,11 @@ func (d *Device) Reserve(deviceIDs []string) (*device.ContainerReservation, erro
 	envs, err := reserve(machine, c.bound(), deviceIDs)
 	if err != nil {
 		return nil, err
+	}
+	if c.topoFile != "" {
+		if _, err := os.Stat(c.topoFile); err == nil {
+			envs[EnvTopology] = c.topoFile
+		}
 	}
 	return &device.ContainerReservation{Envs: envs}, nil
 }
@@ -98,6 +107,8 @@ const (
 	// EnvHCA names the NICs nearest to them; the equals sign asks for exactly
 	// these names (NCCL, "NCCL_IB_HCA").
 	EnvHCA = "NCCL_IB_HCA"
+	// EnvTopology is the path of the machine's topology for NCCL.
+	EnvTopology = "NCCL_TOPO_FILE"
 	// EnvCPUs and EnvNUMA are lists as in cpuset(7), for a driver that places
 	// the task's processes.
 	EnvCPUs = "GPU_CPU_SET"
@@ -151,4 +162,20 @@ func GroupVariable(group string) string {
 		}
 		return '_'
 	}, group)
+}
+
+// writeTopology writes the file that tasks get as NCCL_TOPO_FILE, if it says
+// something new. Where too little is known there is none.
+func writeTopology(c config, m *gpu.Machine) error {
+	if !c.writeTopo {
+		return nil
+	}
+	text, err := profile.WriteNCCL(m)
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(c.topoFile))
+	}
+	if old, err := os.ReadFile(c.topoFile); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	return replaceFile(c.topoFile, text, 0o644)
 }

@@ -43,6 +43,10 @@ func saveState(path string, state any) error {
 	if err != nil {
 		return err
 	}
+	return replaceFile(path, data, 0o600)
+}
+
+func replaceFile(path string, data []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -53,7 +57,7 @@ func saveState(path string, state any) error {
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), path)
