@@ -23,7 +23,9 @@ func membersNamed(names ...string) []gang.Member {
 
 func TestTheWorseNodeOfASlowPairIsTheOneThatIsSlowElsewhereToo(t *testing.T) {
 	members := membersNamed("a", "b", "c", "d")
-	pair := func(from int, gbps float64) Pair { return Pair{From: from, To: (from + 1) % 4, Gbps: gbps, Baseline: 100} }
+	pair := func(from int, gbps float64) Pair {
+		return Pair{From: from, To: (from + 1) % 4, Gbps: gbps, Baseline: 100}
+	}
 	for _, c := range []struct {
 		name  string
 		rates []float64 // of pairs 0-1, 1-2, 2-3, 3-0; the first is judged
