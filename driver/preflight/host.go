@@ -13,8 +13,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 )
 
 // Host is where the local checks look. The zero value is this machine.
@@ -24,6 +22,8 @@ type Host struct {
 	// Memlock is the most locked memory that the process can get, in bytes,
 	// math.MaxUint64 for unlimited; nil: what the driver itself can give.
 	Memlock func() (uint64, error)
+	// GPUs is how many are reserved for the task here.
+	GPUs int
 }
 
 func or(path, standard string) string {
@@ -46,7 +46,7 @@ const (
 // limits compares /dev/shm and locked memory with what was asked for, else
 // with what NCCL needs: /dev/shm between the GPUs of a node, locked memory
 // with RDMA.
-func (h Host) limits(s Steps, self gang.Member, env map[string]string) (warnings []string, err error) {
+func (h Host) limits(s Steps, env map[string]string) (warnings []string, err error) {
 	var errs []error
 	shm := or(h.Shm, "/dev/shm")
 	var fs unix.Statfs_t
@@ -58,7 +58,7 @@ func (h Host) limits(s Steps, self gang.Member, env map[string]string) (warnings
 		switch {
 		case s.ShmMiB > 0 && size < uint64(s.ShmMiB)*mib:
 			errs = append(errs, fmt.Errorf("shared memory: %s, preflight.shm_mib asks for %d: mount it larger", text, s.ShmMiB))
-		case s.ShmMiB == 0 && size < enoughShm && len(self.GPUs) > 1 && env["NCCL_SHM_DISABLE"] != "1":
+		case s.ShmMiB == 0 && size < enoughShm && h.GPUs > 1 && env["NCCL_SHM_DISABLE"] != "1":
 			warnings = append(warnings, fmt.Sprintf("shared memory: %s, NCCL between GPUs of one node needs up to %d: mount it larger", text, uint64(enoughShm)/mib))
 		}
 	}

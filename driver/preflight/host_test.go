@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 )
 
 // machine writes files below a directory that stands for / .
@@ -85,24 +83,24 @@ func TestRDMADevicesAreThereWhereTheListSaysSo(t *testing.T) {
 
 func TestALimitTheUserAskedForIsAnErrorAndOthersAreWarnings(t *testing.T) {
 	h := twoNICs(t)
-	gpus := gang.Member{GPUs: []string{"GPU-a", "GPU-b"}}
+	h.GPUs = 2
 	h.Memlock = func() (uint64, error) { return 8 << 20, nil }
-	warnings, err := h.limits(Steps{}, gpus, nil)
+	warnings, err := h.limits(Steps{}, nil)
 	must.NoError(t, err)
 	must.StrContains(t, strings.Join(warnings, "\n"), "locked memory is limited to 8 MiB, RDMA needs it unlimited: raise LimitMEMLOCK")
-	warnings, err = h.limits(Steps{}, gpus, map[string]string{"NCCL_IB_DISABLE": "1"})
+	warnings, err = h.limits(Steps{}, map[string]string{"NCCL_IB_DISABLE": "1"})
 	must.NoError(t, err)
 	must.StrNotContains(t, strings.Join(warnings, "\n"), "locked")
-	_, err = h.limits(Steps{ShmMiB: 1 << 24, MemlockMiB: 9}, gpus, nil)
+	_, err = h.limits(Steps{ShmMiB: 1 << 24, MemlockMiB: 9}, nil)
 	must.ErrorContains(t, err, "MiB, preflight.shm_mib asks for 16777216: mount it larger")
 	must.ErrorContains(t, err, "locked memory is limited to 8 MiB, preflight.memlock_mib asks for 9")
-	_, err = h.limits(Steps{ShmMiB: 1, MemlockMiB: 8}, gpus, nil)
+	_, err = h.limits(Steps{ShmMiB: 1, MemlockMiB: 8}, nil)
 	must.NoError(t, err)
 	h.Memlock = func() (uint64, error) { return 0, errors.New("refused") }
-	_, err = h.limits(Steps{}, gpus, nil)
+	_, err = h.limits(Steps{}, nil)
 	must.ErrorContains(t, err, "locked memory: refused")
 	h.Shm = filepath.Join(h.Shm, "missing")
-	_, err = h.limits(Steps{}, gpus, nil)
+	_, err = h.limits(Steps{}, nil)
 	must.ErrorContains(t, err, "shared memory: read the size of")
 }
 

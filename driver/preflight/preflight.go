@@ -113,7 +113,7 @@ func (c Check) local(self gang.Member, env map[string]string) error {
 	var errs []error
 	var warnings []string
 	if c.Limits {
-		w, err := c.Host.limits(c.Steps, self, env)
+		w, err := c.Host.limits(c.Steps, env)
 		warnings, errs = append(warnings, w...), append(errs, err)
 	}
 	if c.RDMA {
