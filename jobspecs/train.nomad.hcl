@@ -13,6 +13,12 @@ variable "nodes" {
   description = "How many nodes the gang spans."
 }
 
+variable "min_nodes" {
+  type        = number
+  default     = 0
+  description = "The least size the gang goes on with, where nodes are missing; 0: all of them."
+}
+
 variable "gpus" {
   type        = number
   default     = 8
@@ -92,8 +98,9 @@ job "train" {
       mode     = "fail"
     }
 
+    # Also for a gang that gives its nodes back to one before it in line.
     reschedule {
-      attempts       = 3
+      attempts       = 6
       interval       = "1h"
       delay          = "5s"
       delay_function = "constant"
@@ -122,8 +129,9 @@ job "train" {
         nproc_per_node = var.processes_per_node
 
         gang {
-          nodes    = var.nodes
-          restarts = 3
+          nodes     = var.nodes
+          min_nodes = var.min_nodes
+          restarts  = 3
         }
 
         checkpoint {

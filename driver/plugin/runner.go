@@ -26,6 +26,8 @@ type runner struct {
 	spec     runtime.Spec
 	settings environ.Settings
 	exits    chan gang.Exit
+	// failureGrace is what the process gets to end where the stop is not planned.
+	failureGrace time.Duration
 
 	mu         sync.Mutex
 	signal     syscall.Signal
@@ -95,12 +97,21 @@ func (r *runner) Start(ctx context.Context, generation uint64) error {
 	if err := p.Start(ctx); err != nil {
 		return err
 	}
-	r.watch(generation, p)
+	r.watch(generation, p, time.Now())
 	return nil
 }
 
+// madeAt is when a generation's process was made: about when it began, for a
+// driver that was not there.
+func (r *runner) madeAt(generation uint64) time.Time {
+	if info, err := os.Stat(r.generationDir(generation)); err == nil {
+		return info.ModTime()
+	}
+	return time.Now()
+}
+
 // watch tells the process's exit once it is there.
-func (r *runner) watch(generation uint64, p runtime.Process) {
+func (r *runner) watch(generation uint64, p runtime.Process, began time.Time) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.mu.Lock()
 	r.watched = cancel
@@ -114,17 +125,20 @@ func (r *runner) watch(generation uint64, p runtime.Process) {
 		if err != nil {
 			x = gang.Exit{Err: err.Error()}
 		}
-		x.Generation = generation
+		x.Generation, x.Ran = generation, time.Since(began).Round(time.Second)
 		r.exits <- x
 	}()
 }
 
-func (r *runner) Stop(ctx context.Context, generation uint64) error {
+func (r *runner) Stop(ctx context.Context, generation uint64, planned bool) error {
 	p, err := r.of(generation)
 	if err != nil {
 		return nil // it was never created, or its directory is gone with it
 	}
 	signal, grace := r.stopsWith()
+	if !planned {
+		grace = min(grace, r.failureGrace)
+	}
 	return p.Stop(ctx, signal, grace)
 }
 

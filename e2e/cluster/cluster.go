@@ -42,6 +42,9 @@ type Client struct {
 	// Profile is the machine that the device plugin simulates; empty: it looks for real GPUs.
 	Profile string
 	Meta    map[string]string
+	// Devices are more lines of the device plugin's configuration, and Driver of
+	// the task driver's.
+	Devices, Driver string
 	// NoDriver leaves the task driver nccl out.
 	NoDriver bool
 }

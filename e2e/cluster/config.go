@@ -125,6 +125,7 @@ client {
 plugin "nomad-device-gpu" {
   config {
     %s
+    %s
   }
 }
 plugin "nomad-driver-nccl" {
@@ -135,8 +136,9 @@ plugin "nomad-driver-nccl" {
     network {
       address = %q
     }
+    %s
   }
 }
-`, profile, c.ConsulAddress(), h.address)
+`, profile, wanted.Devices, c.ConsulAddress(), h.address, wanted.Driver)
 	return b.String()
 }
