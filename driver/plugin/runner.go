@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/environ"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
+	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -25,6 +26,7 @@ type runner struct {
 	dir      string // holds a directory for each generation
 	spec     runtime.Spec
 	settings environ.Settings
+	check    *preflight.Check
 	exits    chan gang.Exit
 	// failureGrace is what the process gets to end where the stop is not planned.
 	failureGrace time.Duration
@@ -52,8 +54,12 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return fmt.Errorf("checkpoint.dir: %q is no directory", dir)
 		}
 	}
+	env := environ.Environment(a, r.settings)
+	if err := r.check.Run(ctx, a, env); err != nil {
+		return err
+	}
 	spec := r.spec
-	spec.Env = environ.List(environ.Environment(a, r.settings))
+	spec.Env = environ.List(env)
 	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
 	if err != nil {
 		return err

@@ -96,7 +96,7 @@ func (c Check) Run(ctx context.Context, a gang.Assignment, env map[string]string
 	}
 	if c.Steps.Versions {
 		if text := Releases(a.Members); text != "" {
-			c.Warn("Preflight: " + text)
+			c.Warn(text)
 		}
 	}
 	if len(a.Members) < 2 || !c.Reach && !c.Steps.Versions && !c.Bandwidth {
@@ -121,7 +121,7 @@ func (c Check) local(self gang.Member, env map[string]string) error {
 		warnings, errs = append(warnings, w...), append(errs, err)
 	}
 	for _, w := range warnings {
-		c.Warn("Preflight: " + w)
+		c.Warn(w)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s: %w", self.Node, err)
@@ -147,7 +147,7 @@ func (c Check) exchange(parent context.Context, a gang.Assignment) error {
 	defer l.close()
 	late := time.AfterFunc(c.Timeout/4, func() {
 		if ranks := x.callers(hello); len(ranks) > 0 {
-			c.Warn(fmt.Sprintf("Preflight: %s of %s: no call yet from %s", (c.Timeout / 4).Round(time.Second), c.Timeout, x.names(ranks)))
+			c.Warn(fmt.Sprintf("%s of %s: no call yet from %s", (c.Timeout / 4).Round(time.Second), c.Timeout, x.names(ranks)))
 		}
 	})
 	defer late.Stop()
@@ -199,7 +199,7 @@ func (c Check) baseline(ctx context.Context, x *exchange) Baseline {
 	}
 	b, err := c.Baselines.Baseline(ctx, x.a.Self().Node, x.a.Members[x.plan.next].Node)
 	if err != nil {
-		c.Warn(fmt.Sprintf("Preflight: the pair's baseline is left out: %v", err))
+		c.Warn(fmt.Sprintf("the pair's baseline is left out: %v", err))
 	}
 	return b
 }
@@ -216,7 +216,7 @@ func (c Check) judge(ctx context.Context, x *exchange, base Baseline) error {
 		return err
 	}
 	if err := c.Baselines.Keep(ctx, x.a.Self().Node, x.a.Members[own.To].Node, base.With(own.Gbps)); err != nil {
-		c.Warn(fmt.Sprintf("Preflight: the pair's baseline is not kept: %v", err))
+		c.Warn(fmt.Sprintf("the pair's baseline is not kept: %v", err))
 	}
 	return nil
 }

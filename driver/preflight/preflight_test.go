@@ -168,7 +168,7 @@ func TestAPeerThatIsNotThereIsNamedWithWhatToLookAt(t *testing.T) {
 	for rank := range 3 {
 		must.ErrorContains(t, errs[rank], "preflight: "+who+" is not reached: nothing listens at "+b.members[3].Address.String()+":21000: a firewall")
 		must.StrNotContains(t, errs[rank].Error(), "n1 (")
-		must.StrContains(t, b.heard(), fmt.Sprintf("%d: Preflight: 1s of 2s: no call yet from %s", rank, who))
+		must.StrContains(t, b.heard(), fmt.Sprintf("%d: 1s of 2s: no call yet from %s", rank, who))
 	}
 	b.free()
 }
