@@ -46,7 +46,6 @@ func NewPace(start time.Time) *Pace { return &Pace{start: start, last: start, fi
 // network file system need not be this node's.
 func (p *Pace) Observe(now time.Time, samples []Sample) {
 	var step uint64
-	var seconds []float64
 	for _, s := range samples {
 		before, known := p.files[s.Local]
 		if !known || before != s {
@@ -54,9 +53,6 @@ func (p *Pace) Observe(now time.Time, samples []Sample) {
 		}
 		p.files[s.Local] = s
 		step = max(step, s.Step)
-		if s.Seconds > 0 {
-			seconds = append(seconds, s.Seconds)
-		}
 	}
 	switch {
 	case len(samples) == 0:
