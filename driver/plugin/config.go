@@ -155,6 +155,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"dir":           attr("dir", "string"),
 	})),
 	"preflight": preflightSpec,
+	"progress":  progressSpec,
 })
 
 // TaskConfig is the decoded taskConfigSpec.
@@ -187,6 +188,7 @@ type TaskConfig struct {
 		Dir          string `codec:"dir"`
 	} `codec:"checkpoint"`
 	Preflight PreflightConfig `codec:"preflight"`
+	Progress  ProgressConfig  `codec:"progress"`
 }
 
 // taskSettings are a TaskConfig with its values read.
@@ -197,6 +199,7 @@ type taskSettings struct {
 	// failureGrace is the grace where the stop is not planned.
 	failureGrace time.Duration
 	preflight    preflight.Steps
+	progress     *progressSettings // nil: not asked for
 }
 
 // defaultPool is the pool of nodes whose configuration names none.
@@ -268,6 +271,8 @@ func (c TaskConfig) read() (taskSettings, error) {
 	s.grace, err = duration("checkpoint.grace", grace, 0)
 	take(err)
 	s.failureGrace, err = duration("checkpoint.failure_grace", c.Checkpoint.FailureGrace, 0)
+	take(err)
+	s.progress, err = c.Progress.read()
 	take(err)
 	s.preflight, err = c.Preflight.read(s.spec.PrepareTimeout)
 	take(err)

@@ -150,6 +150,7 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 			check: d.preflightOf(cfg, ts.preflight, len(gpus)),
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace, failureGrace: ts.failureGrace,
 		}}
+	t.runner.progress = d.followerOf(cfg, ts.progress, key, slots, ras, gpus)
 	t.options = member.Options{Spec: ts.spec, Self: self, Key: key, Runner: t.runner, Leave: t.leave,
 		Pool: cmp.Or(tc.Gang.Pool, d.settings.pool), Priority: tc.Gang.Priority,
 		Store:      consul.New(d.consul, d.settings.consul.Prefix, key, "nccl "+cfg.AllocID, d.settings.sessionTTL),
