@@ -52,8 +52,10 @@ type Watch struct {
 
 const (
 	defaultEvery = 5 * time.Second
-	// meterEvery is how often witnesses are shown a running training.
+	// meterEvery is how often witnesses are shown a running training, after
+	// the first meterFirst looks: one that hangs soon must be known by then.
 	meterEvery = 30 * time.Second
+	meterFirst = 4
 	// publishEvery is how often a member writes its record, for each group
 	// of publishGroup members: at most 8.5 writes a second for a gang of any size.
 	publishEvery = 30 * time.Second
@@ -99,6 +101,7 @@ type watching struct {
 	samples   []Sample
 	means     map[int]*mean
 	metered   time.Time
+	shown     int // to the witnesses
 	published time.Time
 	told      Record         // what was published last
 	suspected time.Time      // since when progress has stopped; zero: it goes on
@@ -128,8 +131,9 @@ func (s *watching) step(ctx context.Context, now time.Time) string {
 	after, seen := s.pace.Step()
 	stall, stalled := s.pace.Stalled(now, s.Rule)
 	progressing := seen && after != before
-	if !s.Off && !stalled && progressing && now.Sub(s.metered) >= meterEvery {
+	if !s.Off && progressing && (s.shown < meterFirst || now.Sub(s.metered) >= meterEvery) {
 		s.metered = now
+		s.shown++
 		for _, witness := range s.Witnesses {
 			witness.Observe(ctx, now, true)
 		}

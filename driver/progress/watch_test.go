@@ -96,7 +96,7 @@ func TestAStuckTrainingIsAHangWithItsReasons(t *testing.T) {
 	}}
 	s := newScene(t, 0, b, gpus)
 	s.steps(20, 1, 1)
-	must.Eq(t, 4, gpus.shown, must.Sprint("witnesses see each 30 s of 100 s, from the first step on"))
+	must.Eq(t, 6, gpus.shown, must.Sprint("witnesses see the first four steps, and each 30 s of the 85 s after"))
 	for range 11 {
 		must.Eq(t, "", s.look())
 	}
