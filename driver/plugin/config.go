@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 )
 
 func attr(name, kind string) *hclspec.Spec { return hclspec.NewAttr(name, kind, false) }
@@ -153,6 +154,8 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"failure_grace": withDefault("failure_grace", "string", `"5s"`),
 		"dir":           attr("dir", "string"),
 	})),
+	"preflight": preflightSpec,
+	"progress":  progressSpec,
 })
 
 // TaskConfig is the decoded taskConfigSpec.
@@ -184,6 +187,8 @@ type TaskConfig struct {
 		FailureGrace string `codec:"failure_grace"`
 		Dir          string `codec:"dir"`
 	} `codec:"checkpoint"`
+	Preflight PreflightConfig `codec:"preflight"`
+	Progress  ProgressConfig  `codec:"progress"`
 }
 
 // taskSettings are a TaskConfig with its values read.
@@ -193,6 +198,8 @@ type taskSettings struct {
 	grace  time.Duration
 	// failureGrace is the grace where the stop is not planned.
 	failureGrace time.Duration
+	preflight    preflight.Steps
+	progress     *progressSettings // nil: not asked for
 }
 
 // defaultPool is the pool of nodes whose configuration names none.
@@ -264,6 +271,10 @@ func (c TaskConfig) read() (taskSettings, error) {
 	s.grace, err = duration("checkpoint.grace", grace, 0)
 	take(err)
 	s.failureGrace, err = duration("checkpoint.failure_grace", c.Checkpoint.FailureGrace, 0)
+	take(err)
+	s.progress, err = c.Progress.read()
+	take(err)
+	s.preflight, err = c.Preflight.read(s.spec.PrepareTimeout)
 	take(err)
 	if d := c.Checkpoint.Dir; d != "" && !filepath.IsAbs(d) {
 		take(fmt.Errorf("checkpoint.dir: %q; allowed is an absolute path", d))

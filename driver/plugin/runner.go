@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/environ"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
+	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -25,6 +26,8 @@ type runner struct {
 	dir      string // holds a directory for each generation
 	spec     runtime.Spec
 	settings environ.Settings
+	check    *preflight.Check
+	progress *follower // nil: not asked for
 	exits    chan gang.Exit
 	// failureGrace is what the process gets to end where the stop is not planned.
 	failureGrace time.Duration
@@ -34,6 +37,7 @@ type runner struct {
 	grace      time.Duration
 	generation uint64
 	process    runtime.Process
+	hang       string // why the process is being stopped, where it hangs
 	watched    context.CancelFunc
 }
 
@@ -52,8 +56,20 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return fmt.Errorf("checkpoint.dir: %q is no directory", dir)
 		}
 	}
+	env := environ.Environment(a, r.settings)
+	if r.progress != nil {
+		env["GANG_PROGRESS_FILE"] = r.progress.path
+	}
+	if err := r.check.Run(ctx, a, env); err != nil {
+		return err
+	}
+	if r.progress != nil {
+		if err := r.progress.prepare(a, r.dir); err != nil {
+			return err
+		}
+	}
 	spec := r.spec
-	spec.Env = environ.List(environ.Environment(a, r.settings))
+	spec.Env = environ.List(env)
 	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
 	if err != nil {
 		return err
@@ -114,8 +130,11 @@ func (r *runner) madeAt(generation uint64) time.Time {
 func (r *runner) watch(generation uint64, p runtime.Process, began time.Time) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.mu.Lock()
-	r.watched = cancel
+	r.watched, r.hang = cancel, ""
 	r.mu.Unlock()
+	if r.progress != nil {
+		go r.follow(ctx, generation, p, began)
+	}
 	go func() {
 		defer cancel()
 		x, err := p.Wait(ctx)
@@ -126,7 +145,7 @@ func (r *runner) watch(generation uint64, p runtime.Process, began time.Time) {
 			x = gang.Exit{Err: err.Error()}
 		}
 		x.Generation, x.Ran = generation, time.Since(began).Round(time.Second)
-		r.exits <- x
+		r.exits <- r.ended(x)
 	}()
 }
 

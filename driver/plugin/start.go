@@ -147,8 +147,10 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 			spec:    runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath},
 			settings: environ.Settings{Task: cfg.Env, Device: cfg.DeviceEnv, Interface: interfaceOf(address), Hostfile: filepath.Join(dir.LocalDir, "hostfile"),
 				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras},
+			check: d.preflightOf(cfg, ts.preflight, len(gpus)),
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace, failureGrace: ts.failureGrace,
 		}}
+	t.runner.progress = d.followerOf(cfg, ts.progress, key, slots, ras, gpus)
 	t.options = member.Options{Spec: ts.spec, Self: self, Key: key, Runner: t.runner, Leave: t.leave,
 		Pool: cmp.Or(tc.Gang.Pool, d.settings.pool), Priority: tc.Gang.Priority,
 		Store:      consul.New(d.consul, d.settings.consul.Prefix, key, "nccl "+cfg.AllocID, d.settings.sessionTTL),
