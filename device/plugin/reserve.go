@@ -123,7 +123,8 @@ func localityEnv(m *gpu.Machine, gpus []int) map[string]string {
 		nics = append(nics, m.NICs[k].Device)
 	}
 	slices.Sort(nics)
-	if nics = slices.Compact(nics); len(nics) > 0 && !slices.Contains(nics, "") {
+	// NICs that are simulated are not there to be used.
+	if nics = slices.Compact(nics); len(nics) > 0 && !slices.Contains(nics, "") && !m.Simulated {
 		envs[EnvHCA] = "=" + strings.Join(nics, ",")
 	}
 	var nodes []int
