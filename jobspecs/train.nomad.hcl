@@ -34,7 +34,7 @@ variable "node_pool" {
 variable "spot" {
   type        = string
   default     = "prefer"
-  description = "prefer, never or only: may this run on spot nodes?"
+  description = "prefer, never or only: may this run on spot nodes? Those have gpu.lifecycle = spot in their meta."
 }
 
 variable "command" {
@@ -110,6 +110,16 @@ job "train" {
     # One member a node.
     constraint {
       distinct_hosts = true
+    }
+
+    # The job's meta says what may be bought for it; this, where it may run.
+    dynamic "constraint" {
+      for_each = var.spot == "never" ? ["!="] : var.spot == "only" ? ["="] : []
+      content {
+        attribute = "${meta.gpu.lifecycle}"
+        operator  = constraint.value
+        value     = "spot"
+      }
     }
 
     # Two ports for the rendezvous, used in turn, and one for NCCL's RAS.

@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// AgentURL stands in Client.Devices for the URL of the client's own agent.
+const AgentURL = "<agent>"
+
 func consulConfig(c *Cluster) string {
 	return fmt.Sprintf(`
 server               = true
@@ -139,6 +142,6 @@ plugin "nomad-driver-nccl" {
     %s
   }
 }
-`, profile, wanted.Devices, c.ConsulAddress(), h.address, wanted.Driver)
+`, profile, strings.ReplaceAll(wanted.Devices, AgentURL, fmt.Sprintf("http://%s:%d", h.address, c.port)), c.ConsulAddress(), h.address, wanted.Driver)
 	return b.String()
 }

@@ -7,6 +7,7 @@ package devices
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -313,4 +314,60 @@ func TestMIGInstancesArePlacedAndAccounted(t *testing.T) {
 	_, ids = w.running("whole")
 	must.Len(t, 1, ids)
 	must.StrHasPrefix(t, "GPU-", ids[0])
+}
+
+func TestTimeSlicesArePlacedAndNeverTakenForGPUs(t *testing.T) {
+	w := newWorld(t, cluster.Client{Name: "pairs", Profile: "pcie-nvlink-pairs", Devices: "time_slices {\n replicas = 2\n}"})
+	w.run("gpu", `device "gpu" {}`)
+	w.run("nvidia-gpu", `device "nvidia/gpu" {}`)
+	w.waits("gpu")
+	w.waits("nvidia-gpu")
+	w.run("five", "device \"nvidia/gpu-slice\" {\n count = 5\n}")
+	w.waits("five")
+	slices4 := "device \"nvidia/gpu-slice\" {\n count = 4\n}"
+	for _, name := range []string{"first", "second"} {
+		w.run(name, slices4)
+		a, ids := w.running(name)
+		must.Len(t, 4, ids)
+		gpus := map[string]bool{}
+		for _, id := range ids {
+			uuid, _, _ := strings.Cut(id, "::")
+			gpus[uuid] = true
+		}
+		must.MapLen(t, 4, gpus, must.Sprint("two slices of one GPU"))
+		must.Eq(t, 4, strings.Count(w.says(a), "GPU-"))
+		must.StrNotContains(t, w.says(a), "::")
+	}
+	w.run("full", `device "nvidia/gpu-slice" {}`)
+	w.waits("full")
+}
+
+// Nomad picks two of four slots at random, and each time the plugin gives the
+// task a pair; what has ended is given out again.
+func TestThePluginsPlacementGivesPairsWhateverNomadPicks(t *testing.T) {
+	w := newWorld(t, cluster.Client{Name: "pairs", Profile: "pcie-nvlink-pairs", Devices: fmt.Sprintf(`
+    placement = "remap"
+    state_dir = %q
+    nomad { address = %q }
+    health { period = "1s" }`, t.TempDir(), cluster.AgentURL)})
+	pairs := map[string]int{}
+	for n := range 8 {
+		job := fmt.Sprintf("pair-%d", n)
+		w.run(job, "device \"nvidia/gpu\" {\n count = 2\n}")
+		a, ids := w.running(job)
+		for _, id := range ids {
+			must.StrHasPrefix(t, "slot-", id)
+		}
+		sees := strings.Split(strings.TrimPrefix(w.says(a), "sees="), ",")
+		slices.Sort(sees)
+		must.Len(t, 2, sees)
+		pairs[strings.Join(sees, " and ")]++
+		if n%2 == 1 { // the node is full: both pairs are in use
+			must.MapLen(t, 2, pairs, must.Sprint(pairs))
+			for k := range 2 {
+				w.stop(fmt.Sprintf("pair-%d", n-k))
+			}
+		}
+	}
+	must.Eq(t, []int{4, 4}, slices.Collect(maps.Values(pairs)))
 }
