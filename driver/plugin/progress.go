@@ -194,10 +194,11 @@ func (f *follower) witnesses(place progress.Place, p runtime.Process) []progress
 }
 
 // collect writes the processes' stacks into the task's stderr.
-func (f *follower) collect(ctx context.Context, p runtime.Process) {
+func (f *follower) collect(ctx context.Context, generation uint64, why string, p runtime.Process) {
 	if len(f.stacks.Command) == 0 {
 		return
 	}
+	f.report("Hang", fmt.Sprintf("Generation %d: %s; collecting stacks for up to %s", generation, why, f.stacks.Timeout))
 	var pids []int
 	if u, err := p.Usage(); err == nil {
 		pids = slices.Sorted(slices.Values(u.PIDs))
@@ -221,8 +222,7 @@ func (r *runner) follow(ctx context.Context, generation uint64, p runtime.Proces
 	if why == "" {
 		return
 	}
-	r.progress.report("Hang", fmt.Sprintf("Generation %d: %s", generation, why))
-	r.progress.collect(ctx, p)
+	r.progress.collect(ctx, generation, why, p)
 	r.mu.Lock()
 	r.hang = why
 	r.mu.Unlock()

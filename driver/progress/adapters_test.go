@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 )
 
 func script(t *testing.T, text string) string {
@@ -71,8 +72,15 @@ func TestStacksAreCollectedOfEachProcess(t *testing.T) {
 
 func TestStacksAreBoundedInTimeSizeAndNumber(t *testing.T) {
 	var out strings.Builder
-	err := Stacks{Command: []string{script(t, "sleep 1000 & sleep 1000")}, Timeout: 50 * time.Millisecond}.Collect(t.Context(), nil, &out)
-	must.ErrorContains(t, err, "not done within 50ms")
+	child := filepath.Join(t.TempDir(), "child")
+	err := Stacks{Command: []string{script(t, "sleep 1000 & echo $! > "+child+"; sleep 1000")}, Timeout: 200 * time.Millisecond}.Collect(t.Context(), nil, &out)
+	must.ErrorContains(t, err, "not done within 200ms")
+	pid, err := os.ReadFile(child)
+	must.NoError(t, err)
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { // gone, or dead and not yet taken note of
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	}), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)), must.Sprint("what the command started is left"))
 	out.Reset()
 	must.NoError(t, Stacks{Command: []string{script(t, "head -c 1000000 /dev/zero")}, Timeout: time.Minute}.Collect(t.Context(), nil, &out))
 	must.Eq(t, maxStacks, out.Len())

@@ -42,6 +42,7 @@ func TestAMeterAgreesWhenTheFigureFallsFarBelowWhatIsUsual(t *testing.T) {
 	must.Eq(t, Opinion{}, ask(), must.Sprint("nothing is usual yet"))
 	value = 90
 	m.Observe(t.Context(), begin, false) // loading data
+	must.Eq(t, Opinion{}, ask())
 	value = 600
 	for range 5 {
 		m.Observe(t.Context(), begin, true)

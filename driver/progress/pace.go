@@ -13,7 +13,8 @@ type Rule struct {
 	// Factor times the usual step, but at least Floor, is how long a step may take.
 	Factor float64
 	Floor  time.Duration
-	// First is how long the first step may take from the start; 0: no limit.
+	// First is how long each of the first steps may take, before there is a
+	// usual one; 0: no limit.
 	First time.Duration
 	// Alone: stopped progress is a hang by itself, whatever the witnesses say.
 	Alone bool
@@ -73,7 +74,7 @@ func (p *Pace) add(d time.Duration) {
 	p.paces = p.paces[max(0, len(p.paces)-maxPaces):]
 }
 
-// Usual is the median time of a step; false before enough of them.
+// Usual is the median time of a step, over 0; false before enough of them.
 func (p *Pace) Usual() (time.Duration, bool) {
 	if len(p.paces) < fewPaces {
 		return 0, false
@@ -99,17 +100,19 @@ func (s Stall) String() string {
 	if !s.Started {
 		return fmt.Sprintf("no step within %s of the start", s.For.Round(time.Second))
 	}
+	if s.Usual == 0 {
+		return fmt.Sprintf("no progress for %s after step %d", s.For.Round(time.Second), s.Step)
+	}
 	return fmt.Sprintf("no progress for %s after step %d, a step usually takes %s", s.For.Round(time.Second), s.Step, s.Usual.Round(time.Millisecond))
 }
 
 // Stalled reports whether progress has stopped by a rule.
 func (p *Pace) Stalled(now time.Time, r Rule) (Stall, bool) {
 	s := Stall{Step: p.step, Started: p.seen, For: now.Sub(p.last)}
-	if !p.seen {
+	usual, known := p.Usual()
+	if !known {
 		return s, r.First > 0 && s.For >= r.First
 	}
-	usual, known := p.Usual()
 	s.Usual = usual
-	limit := max(r.Floor, time.Duration(r.Factor*float64(usual)))
-	return s, known && s.For >= limit
+	return s, s.For >= max(r.Floor, time.Duration(r.Factor*float64(usual)))
 }

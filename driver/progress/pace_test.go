@@ -72,8 +72,11 @@ func TestBeforeAFewStepsOnlyTheLimitOfTheFirstCounts(t *testing.T) {
 	must.Eq(t, "no step within 10m0s of the start", s.String())
 	p.Observe(at(1), node(1))
 	p.Observe(at(2), node(2))
-	_, stalled = p.Stalled(at(1e6), Rule{Factor: 1, Floor: time.Second, First: 10 * time.Minute})
+	_, stalled = p.Stalled(at(1e6), Rule{Factor: 1, Floor: time.Second})
 	must.False(t, stalled, must.Sprint("two steps tell no usual one"))
+	s, stalled = p.Stalled(at(602), Rule{Factor: 1, Floor: time.Second, First: 10 * time.Minute})
+	must.True(t, stalled)
+	must.Eq(t, "no progress for 10m0s after step 2", s.String())
 }
 
 func TestStepsBetweenTwoLooksAreAveragedAndARewindIsNoPace(t *testing.T) {

@@ -100,6 +100,7 @@ func TestAStuckTrainingIsAHangWithItsReasons(t *testing.T) {
 	for range 11 {
 		must.Eq(t, "", s.look())
 	}
+	b.records[0] = Record{V: 1, Generation: 3, Node: "n0", Ranks: []Standing{{Step: 5}}} // its own, of before
 	must.Eq(t, "hang: no progress for 1m0s after step 20, a step usually takes 5s; the GPUs draw 180 W, usually 600; rank 2 on n1 stopped at step 19, others at 20", s.look())
 }
 
@@ -187,10 +188,15 @@ func TestAFaultyFileIsToldOnce(t *testing.T) {
 func TestStepsWithoutATimeOfTheirOwnAreTimedByTheFile(t *testing.T) {
 	s := newScene(t, 0, nil)
 	for step := range 6 {
-		write(t, s.w.Files.Dir, "progress", fmt.Sprintf("%d\n", 10*step))
+		write(t, s.w.Files.Dir, "progress", fmt.Sprintf("%d\n", 10+10*step))
 		s.look()
+		if step == 2 {
+			must.Eq(t, []Standing{{Local: WholeNode, Step: 30}}, s.w.record().Ranks, must.Sprint("too few to tell"))
+		}
 	}
-	must.Eq(t, []Standing{{Local: WholeNode, Step: 50, Seconds: 0.5}}, s.w.record().Ranks)
+	must.Eq(t, []Standing{{Local: WholeNode, Step: 60, Seconds: 0.5}}, s.w.record().Ranks)
+	s.steps(1, 1)
+	must.Eq(t, []Standing{{Local: 0, Step: 61, GPU: "GPU-a"}}, s.w.record().Ranks, must.Sprint("the process speaks for itself"))
 }
 
 func TestRunReadsRealFilesUntilTheTrainingHangs(t *testing.T) {
