@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 )
 
 func attr(name, kind string) *hclspec.Spec { return hclspec.NewAttr(name, kind, false) }
@@ -43,6 +44,13 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"cidr":      attr("cidr", "string"),
 		"address":   attr("address", "string"),
 	})),
+	"notice": hclspec.NewBlock("notice", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"source":    withDefault("source", "string", `"none"`),
+		"path":      attr("path", "string"),
+		"address":   attr("address", "string"),
+		"period":    withDefault("period", "string", `"5s"`),
+		"rebalance": withDefault("rebalance", "bool", "true"),
+	})),
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -67,6 +75,13 @@ type Config struct {
 		CIDR      string `codec:"cidr"`
 		Address   string `codec:"address"`
 	} `codec:"network"`
+	Notice struct {
+		Source    string `codec:"source"`
+		Path      string `codec:"path"`
+		Address   string `codec:"address"`
+		Period    string `codec:"period"`
+		Rebalance bool   `codec:"rebalance"`
+	} `codec:"notice"`
 	ConsulGrace string `codec:"consul_grace"`
 	SessionTTL  string `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
@@ -79,6 +94,7 @@ type settings struct {
 	iface       string
 	cidr        netip.Prefix
 	address     netip.Addr
+	notice      notice.Config
 	consulGrace time.Duration
 	sessionTTL  time.Duration
 	topology    string
@@ -99,6 +115,12 @@ func (c Config) read() (settings, error) {
 			errs = append(errs, fmt.Errorf("network.address: %q; allowed is an IP literal", c.Network.Address))
 		}
 	}
+	s.notice = notice.Config{Source: c.Notice.Source, Path: c.Notice.Path, Address: c.Notice.Address, Rebalance: c.Notice.Rebalance}
+	if s.notice.On() {
+		s.notice.Period, err = duration("notice.period", c.Notice.Period, 0)
+		errs = append(errs, err)
+	}
+	errs = append(errs, s.notice.Validate())
 	s.consulGrace, err = duration("consul_grace", c.ConsulGrace, 0)
 	errs = append(errs, err)
 	if s.sessionTTL, err = duration("session_ttl", c.SessionTTL, 10*time.Second); err == nil && s.sessionTTL > 24*time.Hour {
