@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 )
 
@@ -51,6 +52,9 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"period":    withDefault("period", "string", `"5s"`),
 		"rebalance": withDefault("rebalance", "bool", "true"),
 	})),
+	"metrics": hclspec.NewBlock("metrics", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"listen": withDefault("listen", "string", `"127.0.0.1:9501"`),
+	})),
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -82,6 +86,9 @@ type Config struct {
 		Period    string `codec:"period"`
 		Rebalance bool   `codec:"rebalance"`
 	} `codec:"notice"`
+	Metrics struct {
+		Listen string `codec:"listen"`
+	} `codec:"metrics"`
 	ConsulGrace string `codec:"consul_grace"`
 	SessionTTL  string `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
@@ -95,6 +102,7 @@ type settings struct {
 	cidr        netip.Prefix
 	address     netip.Addr
 	notice      notice.Config
+	metrics     string // where to listen; empty: nowhere
 	consulGrace time.Duration
 	sessionTTL  time.Duration
 	topology    string
@@ -120,7 +128,8 @@ func (c Config) read() (settings, error) {
 		s.notice.Period, err = duration("notice.period", c.Notice.Period, 0)
 		errs = append(errs, err)
 	}
-	errs = append(errs, s.notice.Validate())
+	errs = append(errs, s.notice.Validate(), metrics.Validate(c.Metrics.Listen))
+	s.metrics = c.Metrics.Listen
 	s.consulGrace, err = duration("consul_grace", c.ConsulGrace, 0)
 	errs = append(errs, err)
 	if s.sessionTTL, err = duration("session_ttl", c.SessionTTL, 10*time.Second); err == nil && s.sessionTTL > 24*time.Hour {

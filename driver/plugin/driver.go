@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
+	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 )
 
@@ -52,6 +53,7 @@ type Driver struct {
 	// background starts what runs as long as the driver does.
 	background sync.Once
 	notices    notices
+	ledger     *metrics.Ledger
 }
 
 var _ drivers.DriverPlugin = (*Driver)(nil)
@@ -60,7 +62,7 @@ var _ drivers.DriverPlugin = (*Driver)(nil)
 func New(ctx context.Context, logger hclog.Logger) *Driver {
 	logger = logger.Named(Name)
 	return &Driver{ctx: ctx, logger: logger, events: eventer.NewEventer(ctx, logger), tasks: tasks{byID: map[string]*task{}},
-		notices: notices{changed: make(chan struct{}, 1)}}
+		notices: notices{changed: make(chan struct{}, 1)}, ledger: metrics.NewLedger()}
 }
 
 // PluginInfo names the plugin.
@@ -110,6 +112,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 		d.background.Do(func() {
 			go d.sweepGangs()
 			go d.watchNotices()
+			go d.serveMetrics()
 		})
 		failures := 1 // at the start the first failure counts
 		for {

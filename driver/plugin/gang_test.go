@@ -68,6 +68,7 @@ func (n *node) task(index, nodes int, script string) *drivers.TaskConfig {
 			{Label: "gang_a", Value: 20000 + index, HostIP: "127.0.0.1"}, {Label: "gang_b", Value: 21000 + index, HostIP: "127.0.0.1"}}}}
 	c := parse(n.t, strings.Replace(taskBlock, "nodes = 2", fmt.Sprintf("nodes = %d", nodes), 1))
 	c.Args = []string{"-c", script}
+	c.Gang.FenceDelay = "100ms"
 	must.NoError(n.t, cfg.EncodeConcreteDriverConfig(&c))
 	return cfg
 }

@@ -162,5 +162,6 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		Store:      consul.New(d.consul, d.settings.consul.Prefix, key, "nccl "+cfg.AllocID, d.settings.sessionTTL),
 		SessionTTL: d.settings.sessionTTL, ConsulGrace: d.settings.consulGrace, DisagreeGrace: disagreeGrace,
 		Save: t.state.save, Report: func(e member.Event) { d.emit(cfg, e.Kind, e.Message) }}
+	d.watched(t)
 	return t, nil
 }
