@@ -24,7 +24,7 @@ const (
 	Preparing Stage = "prepare"
 	// Running: the generation runs, and this member's process does or has finished.
 	Running Stage = "run"
-	// Stopping: its process has to end.
+	// Stopping: its process has to end, or it leaves.
 	Stopping Stage = "stop"
 )
 
@@ -36,11 +36,13 @@ func (o Observation) Stage() Stage {
 	in := o.Record.Generation == o.Head.Generation && o.Rank >= 0
 	process := o.Record.Phase == gang.Prepared || o.Record.Phase == gang.Started
 	switch {
-	case process && (o.Record.Leaving || o.Head.State.Final() || o.Head.State == gang.Stopping || o.Head.State == gang.Forming):
+	case o.Record.Leaving || o.Head.State.Final():
+		return Stopping
+	case process && (o.Head.State == gang.Stopping || o.Head.State == gang.Forming):
 		return Stopping
 	case o.Head.State == gang.Stopping && in && o.Record.Phase != gang.Idle:
 		return Stopping
-	case o.Record.Leaving || !in:
+	case !in:
 		return Forming
 	case o.Head.State == gang.Preparing:
 		return Preparing

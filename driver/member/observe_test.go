@@ -34,6 +34,8 @@ func TestTheStageOfAMemberFollowsFromTheHeadAndItsRecord(t *testing.T) {
 		"the generation stops, it has failed": {gang.Stopping, gang.Broken, 2, 2, 3, false, member.Stopping},
 		"it has stopped, others not yet":      {gang.Stopping, gang.Idle, 2, 2, 3, false, member.Forming},
 		"the gang failed":                     {gang.Failed, gang.Started, 2, 2, 3, false, member.Stopping},
+		"the gang is done":                    {gang.Done, gang.Finished, 2, 2, 3, false, member.Stopping},
+		"it leaves before it has a process":   {gang.Forming, gang.Idle, 2, 2, 3, true, member.Stopping},
 		"it leaves":                           {gang.Running, gang.Started, 2, 2, 3, true, member.Stopping},
 		"it was cut off and is behind":        {gang.Forming, gang.Started, 3, 2, -1, false, member.Stopping},
 	} {

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 func attr(name, kind string) *hclspec.Spec { return hclspec.NewAttr(name, kind, false) }
@@ -55,6 +56,11 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"metrics": hclspec.NewBlock("metrics", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"listen": withDefault("listen", "string", `"127.0.0.1:9501"`),
 	})),
+	"tracing": hclspec.NewBlock("tracing", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"endpoint": attr("endpoint", "string"),
+		"insecure": attr("insecure", "bool"),
+		"sample":   withDefault("sample", "number", "1"),
+	})),
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -89,6 +95,11 @@ type Config struct {
 	Metrics struct {
 		Listen string `codec:"listen"`
 	} `codec:"metrics"`
+	Tracing struct {
+		Endpoint string  `codec:"endpoint"`
+		Insecure bool    `codec:"insecure"`
+		Sample   float64 `codec:"sample"`
+	} `codec:"tracing"`
 	ConsulGrace string `codec:"consul_grace"`
 	SessionTTL  string `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
@@ -103,6 +114,7 @@ type settings struct {
 	address     netip.Addr
 	notice      notice.Config
 	metrics     string // where to listen; empty: nowhere
+	tracing     trace.Config
 	consulGrace time.Duration
 	sessionTTL  time.Duration
 	topology    string
@@ -129,7 +141,8 @@ func (c Config) read() (settings, error) {
 		errs = append(errs, err)
 	}
 	errs = append(errs, s.notice.Validate(), metrics.Validate(c.Metrics.Listen))
-	s.metrics = c.Metrics.Listen
+	s.metrics, s.tracing = c.Metrics.Listen, trace.Config(c.Tracing)
+	errs = append(errs, s.tracing.Validate())
 	s.consulGrace, err = duration("consul_grace", c.ConsulGrace, 0)
 	errs = append(errs, err)
 	if s.sessionTTL, err = duration("session_ttl", c.SessionTTL, 10*time.Second); err == nil && s.sessionTTL > 24*time.Hour {

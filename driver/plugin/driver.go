@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 // Name is the driver's name in a jobspec.
@@ -54,6 +55,7 @@ type Driver struct {
 	background sync.Once
 	notices    notices
 	ledger     *metrics.Ledger
+	tracer     *trace.Tracer // nil: off
 }
 
 var _ drivers.DriverPlugin = (*Driver)(nil)
@@ -94,7 +96,11 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	if err != nil {
 		return fmt.Errorf("nomad-driver-nccl: %w", err)
 	}
-	d.settings, d.consul = s, client
+	tracer, err := d.newTracer(s.tracing)
+	if err != nil {
+		return fmt.Errorf("nomad-driver-nccl: %w", err)
+	}
+	d.settings, d.consul, d.tracer = s, client, tracer
 	return nil
 }
 

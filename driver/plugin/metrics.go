@@ -6,17 +6,8 @@ import (
 	"net"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/member"
 	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 )
-
-// watched writes what the task's member does into the ledger.
-func (d *Driver) watched(t *task) {
-	key, alloc := t.options.Key, t.cfg.AllocID
-	t.options.Observe = func(o member.Observation) { d.ledger.Observe(time.Now(), key, alloc, o) }
-	t.options.Reached = func(yes bool) { d.ledger.Reached(time.Now(), alloc, yes) }
-	t.over = func() { d.ledger.Ended(time.Now(), key, alloc) }
-}
 
 // metricsPeriod is how often a listener that cannot be had is tried again: a
 // former life of the driver may still hold the port.

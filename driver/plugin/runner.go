@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 // runner makes each generation's process of one task, in a directory of its
@@ -26,6 +27,7 @@ type runner struct {
 	spec     runtime.Spec
 	settings environ.Settings
 	exits    chan gang.Exit
+	tracer   *trace.Tracer // nil: off
 
 	mu         sync.Mutex
 	signal     syscall.Signal
@@ -51,7 +53,9 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 		}
 	}
 	spec := r.spec
-	spec.Env = environ.List(environ.Environment(a, r.settings))
+	settings := r.settings
+	settings.TraceParent = r.tracer.Parent(a.Key, a.Self().Alloc, a.Generation)
+	spec.Env = environ.List(environ.Environment(a, settings))
 	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
 	if err != nil {
 		return err

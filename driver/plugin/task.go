@@ -26,7 +26,7 @@ type task struct {
 	options member.Options
 	state   *stateFile
 	started time.Time
-	over    func() // tells the end to whoever watches
+	over    func(member.Result) // tells the end to whoever watches
 
 	leaveOnce sync.Once
 	cause     atomic.Pointer[string] // why it was asked to leave, if not by Nomad
@@ -44,11 +44,11 @@ func (t *task) run(ctx context.Context) {
 	go holdLog(logs, t.cfg.StderrPath)
 	r := member.Run(ctx, t.options)
 	t.runner.detach()
+	t.over(r)
 	if r.Detached {
 		return
 	}
 	t.result, t.ended = r, time.Now()
-	t.over()
 	if err := os.RemoveAll(t.runner.dir); err != nil {
 		t.options.Report(member.Event{Kind: "Warning", Message: fmt.Sprintf("cannot remove the generations' files: %v", err)})
 	}
