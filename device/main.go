@@ -19,7 +19,14 @@ const version = "0.1.0"
 
 func main() {
 	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue {
-		plugins.Serve(func(logger hclog.Logger) any { return plugin.New(version, logger) })
+		var device *plugin.Device
+		plugins.Serve(func(logger hclog.Logger) any {
+			device = plugin.New(version, logger)
+			return device
+		})
+		if device != nil {
+			device.Close()
+		}
 		return
 	}
 	if err := newCommand().Execute(); err != nil {

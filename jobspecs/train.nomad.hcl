@@ -13,6 +13,12 @@ variable "nodes" {
   description = "How many nodes the gang spans."
 }
 
+variable "min_nodes" {
+  type        = number
+  default     = 0
+  description = "The least size the gang goes on with, where nodes are missing; 0: all of them."
+}
+
 variable "gpus" {
   type        = number
   default     = 8
@@ -28,7 +34,7 @@ variable "node_pool" {
 variable "spot" {
   type        = string
   default     = "prefer"
-  description = "prefer, never or only: may this run on spot nodes?"
+  description = "prefer, never or only: may this run on spot nodes? Those have gpu.lifecycle = spot in their meta."
 }
 
 variable "command" {
@@ -92,8 +98,9 @@ job "train" {
       mode     = "fail"
     }
 
+    # Also for a gang that gives its nodes back to one before it in line.
     reschedule {
-      attempts       = 3
+      attempts       = 6
       interval       = "1h"
       delay          = "5s"
       delay_function = "constant"
@@ -103,6 +110,16 @@ job "train" {
     # One member a node.
     constraint {
       distinct_hosts = true
+    }
+
+    # The job's meta says what may be bought for it; this, where it may run.
+    dynamic "constraint" {
+      for_each = var.spot == "never" ? ["!="] : var.spot == "only" ? ["="] : []
+      content {
+        attribute = "${meta.gpu.lifecycle}"
+        operator  = constraint.value
+        value     = "spot"
+      }
     }
 
     # Two ports for the rendezvous, used in turn, and one for NCCL's RAS.
@@ -122,8 +139,9 @@ job "train" {
         nproc_per_node = var.processes_per_node
 
         gang {
-          nodes    = var.nodes
-          restarts = 3
+          nodes     = var.nodes
+          min_nodes = var.min_nodes
+          restarts  = 3
         }
 
         checkpoint {

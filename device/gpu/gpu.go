@@ -123,10 +123,28 @@ type GPU struct {
 	// NVLinkVersion is the generation, such as 4 for Hopper.
 	NVLinkVersion float64 `json:"nvlink_version,omitempty"`
 
+	// Fabric is the fabric of switches it is in; nil where there is none, or it
+	// is not known.
+	Fabric *Fabric `json:"fabric,omitempty"`
+
 	// Fault is what keeps the GPU from being usable, in words; empty if nothing.
 	// Degraded is what someone should look at while it still is.
 	Fault    string `json:"fault,omitempty"`
 	Degraded string `json:"degraded,omitempty"`
+}
+
+// Fabric is a GPU's place in an NVLink fabric of switches. One that spans
+// machines, as that of an NVL72 rack does, has a cluster: GPUs with the same
+// cluster and clique reach each other.
+type Fabric struct {
+	// Cluster is the fabric's UUID in the usual form; empty for a fabric within
+	// one machine.
+	Cluster string `json:"cluster,omitempty"`
+	Clique  uint32 `json:"clique"`
+	// Registered is true once the GPU has joined, and Status is empty if that
+	// went well.
+	Registered bool   `json:"registered"`
+	Status     string `json:"status,omitempty"`
 }
 
 // NIC is one network card, or one port of it.

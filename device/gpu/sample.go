@@ -9,8 +9,24 @@ type Sample struct {
 	UtilizationPercent, MemoryUtilizationPercent *uint
 	EncoderPercent, DecoderPercent               *uint
 
-	TemperatureC *uint
-	PowerW       *uint
+	// TemperatureC is the die's, MemoryTemperatureC that of the memory.
+	TemperatureC, MemoryTemperatureC *uint
+	PowerW                           *uint
+	// EnergyJ is what was used since the driver was loaded.
+	EnergyJ *uint64
+
+	// Clocks now, and why they are lower than they could be: names as
+	// "sw_power_cap", sorted; empty if nothing lowers them, nil if not known.
+	SMClockMHz, MemoryClockMHz *uint
+	ClockReasons               []string
+
+	// PCIe throughput of the last 20 ms, as the GPU sees it.
+	PCIeSentMBps, PCIeReceivedMBps *uint
+	// NVLink payload over all links since the driver was loaded.
+	NVLinkSentMiB, NVLinkReceivedMiB *uint64
+
+	// Processes is the number of processes that compute on it.
+	Processes *uint
 
 	MemoryUsedMiB, MemoryTotalMiB *uint64
 	BAR1UsedMiB, BAR1TotalMiB     *uint64

@@ -74,8 +74,17 @@ type Observation struct {
 
 	// NVLinksUp and NVLinksExpected: see [ExpectedLinks].
 	NVLinksUp, NVLinksExpected uint
+	// FabricFault is what is wrong with the GPU's place in its fabric of
+	// switches; see [FabricFault].
+	FabricFault string
 	// Slowdowns the hardware imposes.
 	ThermalSlowdown, PowerBrake bool
+
+	// NVLinkRecoveries counts how often NVLinks were trained again since the
+	// driver was loaded.
+	NVLinkRecoveries *uint64
+	// TemperatureC is the die's.
+	TemperatureC *uint
 
 	Recovery Recovery
 }
@@ -142,6 +151,9 @@ type past struct {
 	corrected trend
 	remapped  trend
 	restarts  trend // Xids that hit programs
+	links     trend // NVLinks trained again
+	hot       bool  // held out until it has cooled
+	recalled  bool  // the Xid is from a former process: its epoch is the next one seen
 }
 
 // trend counts increases within a window.

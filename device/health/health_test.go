@@ -3,6 +3,7 @@
 package health
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -152,11 +153,11 @@ func TestCountersBeginAnewWithAnEpoch(t *testing.T) {
 }
 
 func TestRulesCanBeSwitchedOff(t *testing.T) {
-	rules, err := RulesWithout([]string{"xid", "recovery"})
+	rules, err := Choose(Options{Disabled: []string{"xid", "recovery"}})
 	must.NoError(t, err)
 	must.Len(t, len(Rules())-2, rules)
 	run(t, rules, step{Observation{At: at(0), Xids: []uint64{79}, Recovery: RecoveryReset}, Healthy})
-	_, err = RulesWithout([]string{"xids"})
+	_, err = Choose(Options{Disabled: []string{"xids"}})
 	must.ErrorContains(t, err, `health rule "xids" is not known; allowed are lost, recovery, xid,`)
 }
 
@@ -215,4 +216,81 @@ func TestNoVerdictWithoutACure(t *testing.T) {
 		last := j.Observe(Observation{At: now.Add(25 * time.Hour), Epoch: "fresh", NVLinksUp: 18, NVLinksExpected: 18})
 		must.EqOp(t, Healthy, last.State, must.Sprint(last))
 	})
+}
+
+func celsius(c uint) *uint { return &c }
+
+func TestAHotGPUTakesNoNewWorkUntilItHasCooled(t *testing.T) {
+	rules, err := Choose(Options{HoldOut: 85, Resume: 75})
+	must.NoError(t, err)
+	at := func(s int, c uint) Observation { return Observation{At: at(s), TemperatureC: celsius(c)} }
+	run(t, rules,
+		step{at(0, 84), Healthy}, step{at(1, 85), Unhealthy}, step{at(2, 90), Unhealthy}, step{at(3, 76), Unhealthy},
+		step{Observation{At: start.Add(4 * time.Second)}, Healthy}, step{at(5, 76), Unhealthy}, step{at(6, 75), Healthy}, step{at(7, 84), Healthy},
+	)
+	_, err = Choose(Options{HoldOut: 80, Resume: 80})
+	must.ErrorContains(t, err, "thermal.resume 80 °C: it must be below thermal.hold_out, 80 °C")
+}
+
+func TestThresholdsCanBeSet(t *testing.T) {
+	rules, err := Choose(Options{Thresholds: map[string]int{"nvlink_trend": 2}, Disabled: []string{"xid"}})
+	must.NoError(t, err)
+	links := func(s int, n uint64) Observation { return Observation{At: at(s), NVLinkRecoveries: count(n)} }
+	run(t, rules, step{links(0, 7), Healthy}, step{links(1, 8), Healthy}, step{links(2, 9), Degraded}, step{links(3700, 9), Healthy})
+	run(t, Rules(), step{links(0, 7), Healthy}, step{links(1, 11), Healthy}, step{links(2, 12), Degraded})
+	_, err = Choose(Options{Thresholds: map[string]int{"xid": 2}})
+	must.ErrorContains(t, err, `thresholds: rule "xid" has none; allowed are corrected_trend, nvlink_trend, remap_trend, restart_trend`)
+	_, err = Choose(Options{Thresholds: map[string]int{"nvlink_trend": 0}})
+	must.ErrorContains(t, err, "nvlink_trend 0: allowed are 1 to 100000")
+}
+
+func TestAJudgeRemembersOverAProcess(t *testing.T) {
+	first := NewJudge(Rules())
+	first.Observe(Observation{At: at(0), Epoch: "boot/7/3", Xids: []uint64{48, 0, 0, 0}})
+	memory := first.Memory()
+	must.NoError(t, memory.Validate())
+	must.False(t, memory.Empty())
+	text, err := json.Marshal(memory)
+	must.NoError(t, err)
+	var read Memory
+	must.NoError(t, json.Unmarshal(text, &read))
+
+	second := NewJudge(Rules())
+	second.Recall(read)
+	v := second.Observe(Observation{At: at(10), Epoch: "boot/1/0"})
+	must.EqOp(t, Unhealthy, v.State)
+	must.StrContains(t, v.Reason, "Xid 48")
+	must.EqOp(t, Unhealthy, second.Observe(Observation{At: at(20), Epoch: "boot/1/0"}).State)
+	must.EqOp(t, Healthy, second.Observe(Observation{At: at(30), Epoch: "boot/1/1"}).State, must.Sprint("the cure lifts it"))
+	must.EqOp(t, Degraded, second.Observe(Observation{At: at(40), Epoch: "boot/1/1", Xids: []uint64{0, 0}}).State, must.Sprint("three programs before, two now"))
+	must.True(t, NewJudge(Rules()).Memory().Empty())
+
+	for want, m := range map[string]Memory{
+		`xid.state "well"`: {Xid: &Ailment{State: "well", Reason: "r", Cure: "c"}},
+		"reason and cure":  {Xid: &Ailment{State: "unhealthy"}},
+		"allowed are 1000": {Links: make([]time.Time, 1001)},
+	} {
+		must.ErrorContains(t, m.Validate(), want)
+	}
+}
+
+func TestAGPUHasToBeInItsFabric(t *testing.T) {
+	m := &gpu.Machine{NVSwitch: gpu.Present, GPUs: make([]gpu.GPU, 2)}
+	joined, failed, out := &gpu.Fabric{Registered: true}, &gpu.Fabric{Registered: true, Status: "NVML error 999"}, &gpu.Fabric{}
+	for _, c := range []struct {
+		name   string
+		fabric *gpu.Fabric
+		links  uint
+		want   string
+	}{
+		{"no fabric", nil, 18, ""}, {"joined", joined, 18, ""}, {"without links up", out, 0, ""},
+		{"complete but failed", failed, 18, "it could not join the fabric of its NVLink switches: NVML error 999"},
+		{"not joined", out, 18, "it has not joined the fabric of its NVLink switches"},
+	} {
+		must.EqOp(t, c.want, FabricFault(m, &gpu.GPU{Fabric: c.fabric, NVLinks: c.links}), must.Sprint(c.name))
+	}
+	single := &gpu.Machine{NVSwitch: gpu.Present, GPUs: make([]gpu.GPU, 1)}
+	must.EqOp(t, "", FabricFault(single, &gpu.GPU{Fabric: out, NVLinks: 18}))
+	lost := func(s int) Observation { return Observation{At: at(s), FabricFault: "out"} }
+	run(t, Rules(), step{lost(0), Healthy}, step{lost(1), Healthy}, step{lost(2), Unhealthy}, step{Observation{At: at(3)}, Healthy})
 }

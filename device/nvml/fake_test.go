@@ -18,6 +18,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/power"
 )
 
 // The real binding is driven against a library of our own, each case in a
@@ -34,6 +35,7 @@ type reply struct {
 	Machine *gpu.Machine
 	Samples map[string]gpu.Sample
 	Health  map[string]health.Observation
+	Bounds  map[string]power.Bounds
 	Error   string
 	Stale   bool
 }
@@ -56,6 +58,10 @@ func child(library, sysfs string) {
 		switch lines.Text() {
 		case "samples":
 			r.Samples, err = reader.Samples()
+		case "bounds":
+			r.Bounds = reader.PowerBounds()
+		case "limit": // GPU 0 to 350 W
+			err = reader.SetPowerLimit("GPU-00000000-0000-0000-0000-000000000000", 350)
 		case "health":
 			r.Health = reader.Observe()
 		default:

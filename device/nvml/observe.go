@@ -113,6 +113,10 @@ func (q *query) observe() health.Observation {
 		o.ThermalSlowdown = reasons&(nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksEventReasonSwThermalSlowdown) != 0
 		o.PowerBrake = reasons&nvml.ClocksThrottleReasonHwPowerBrakeSlowdown != 0
 	}
+	if celsius, ok := ask(q, func() (uint32, nvml.Return) { return d.GetTemperature(nvml.TEMPERATURE_GPU) }, "nvmlDeviceGetTemperature"); ok {
+		o.TemperatureC = number(celsius)
+	}
+	o.NVLinkRecoveries = q.linkRecoveries()
 	o.Recovery = q.recovery()
 	return o
 }
@@ -146,6 +150,19 @@ func (q *query) recovery() health.Recovery {
 		return health.RecoveryDrain
 	}
 	return health.RecoveryUnknown
+}
+
+// linkRecoveries is how often links were trained again, over all of them.
+func (q *query) linkRecoveries() *uint64 {
+	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL}}
+	if _, ok := ask(q, func() (struct{}, nvml.Return) { return struct{}{}, q.device.GetFieldValues(values) }, "nvmlDeviceGetFieldValues"); !ok {
+		return nil
+	}
+	count, ok := fieldNumber(values[0])
+	if !ok {
+		return nil
+	}
+	return &count
 }
 
 // xids takes the Xids that came since the last call, by UUID.

@@ -90,6 +90,7 @@ func (q *query) describe() gpu.GPU {
 	if architecture, ok := ask(q, d.GetArchitecture, "nvmlDeviceGetArchitecture"); ok {
 		g.Architecture = architectures[architecture]
 	}
+	g.Fabric = q.fabric()
 	g.Fault = q.fault
 	return g
 }
@@ -163,6 +164,14 @@ func (q *query) sample() gpu.Sample {
 	if bar1, ok := ask(q, d.GetBAR1MemoryInfo, "nvmlDeviceGetBAR1MemoryInfo"); ok {
 		used, total := bar1.Bar1Used/mib, bar1.Bar1Total/mib
 		s.BAR1UsedMiB, s.BAR1TotalMiB = &used, &total
+	}
+	s.EnergyJ = q.energy()
+	s.SMClockMHz, s.MemoryClockMHz = q.clock(nvml.CLOCK_SM), q.clock(nvml.CLOCK_MEM)
+	s.ClockReasons = q.clockReasons()
+	s.PCIeSentMBps, s.PCIeReceivedMBps = q.pcie(nvml.PCIE_UTIL_TX_BYTES), q.pcie(nvml.PCIE_UTIL_RX_BYTES)
+	q.fields(&s)
+	if processes, ok := ask(q, d.GetComputeRunningProcesses, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"); ok {
+		s.Processes = number(uint32(len(processes)))
 	}
 	s.ECCL1 = q.eccErrors(nvml.MEMORY_LOCATION_L1_CACHE)
 	s.ECCL2 = q.eccErrors(nvml.MEMORY_LOCATION_L2_CACHE)

@@ -204,7 +204,8 @@ var functions = []string{
 	"nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryErrorCounter",
 	"nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetTotalEccErrors",
 	"nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetFieldValues", "nvmlDeviceRegisterEvents",
-	"nvmlDeviceGetMigMode",
+	"nvmlDeviceGetMigMode", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo", "nvmlDeviceGetPcieThroughput",
+	"nvmlDeviceGetGpuFabricInfoV",
 }
 
 // TestEveryErrorOfEveryCallLeavesTheOtherGPUs goes through NVML's error codes
@@ -263,4 +264,46 @@ func TestSamples(t *testing.T) {
 	must.Nil(t, other.MemoryUsedMiB)
 	must.Nil(t, other.ECCL2)
 	must.NotNil(t, other.UtilizationPercent)
+}
+
+func TestMomentaryValuesThatNewerPartsHave(t *testing.T) {
+	f := newFake(t, build(t, t.TempDir()))
+	f.set("gpus 1", "health 0 0 0 0 0 36 0") // software power cap and thermal slowdown
+	f.machine()
+	s := f.ask("samples").Samples["GPU-00000000-0000-0000-0000-000000000000"]
+	must.EqOp(t, 5000, *s.EnergyJ)
+	must.EqOp(t, 345, *s.SMClockMHz)
+	must.EqOp(t, 1593, *s.MemoryClockMHz)
+	must.EqOp(t, 12, *s.PCIeSentMBps)
+	must.EqOp(t, 34, *s.PCIeReceivedMBps)
+	must.EqOp(t, 41, *s.MemoryTemperatureC)
+	must.EqOp(t, 4<<20, *s.NVLinkSentMiB) // 2^32 KiB
+	must.EqOp(t, 8<<20, *s.NVLinkReceivedMiB)
+	must.EqOp(t, 2, *s.Processes)
+	must.Eq(t, []string{"sw_power_cap", "sw_thermal_slowdown"}, s.ClockReasons)
+
+	f.set("gpus 1", "error nvmlDeviceGetTotalEnergyConsumption 0 3", "error nvmlDeviceGetFieldValues 0 3", "error nvmlDeviceGetComputeRunningProcesses_v3 0 4",
+		"error nvmlDeviceGetCurrentClocksThrottleReasons 0 3", "error nvmlDeviceGetPcieThroughput 0 3", "error nvmlDeviceGetClockInfo 0 3")
+	s = f.ask("samples").Samples["GPU-00000000-0000-0000-0000-000000000000"]
+	must.Nil(t, s.EnergyJ)
+	must.Nil(t, s.SMClockMHz)
+	must.Nil(t, s.PCIeSentMBps)
+	must.Nil(t, s.MemoryTemperatureC)
+	must.Nil(t, s.NVLinkSentMiB)
+	must.Nil(t, s.Processes)
+	must.Nil(t, s.ClockReasons)
+	must.NotNil(t, s.TemperatureC)
+}
+
+func TestTheFabricOfSwitches(t *testing.T) {
+	f := newFake(t, build(t, t.TempDir()))
+	for line, want := range map[string]*gpu.Fabric{
+		"fabric 0 0 0": nil,
+		"fabric 1 0 0": {Cluster: "abababab-abab-abab-abab-abababababab"},
+		"fabric 3 0 7": {Cluster: "abababab-abab-abab-abab-abababababab", Clique: 7, Registered: true},
+		"fabric 3 9 7": {Cluster: "abababab-abab-abab-abab-abababababab", Clique: 7, Registered: true, Status: "NVML error 9: Driver Not Loaded"},
+	} {
+		f.set("gpus 1", line)
+		must.Eq(t, want, f.machine().GPUs[0].Fabric, must.Sprint(line))
+	}
 }

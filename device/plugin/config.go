@@ -9,11 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/power"
 	"github.com/nomad-gpu/nomad-gpu/device/profile"
 )
 
@@ -33,10 +36,43 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"profile_seed":       hclspec.NewAttr("profile_seed", "string", false),
 	"profile_faults":     hclspec.NewAttr("profile_faults", "string", false),
 	"nvml_library":       hclspec.NewAttr("nvml_library", "string", false),
+	"nccl_topo_file":     hclspec.NewAttr("nccl_topo_file", "string", false),
+	"state_dir":          hclspec.NewAttr("state_dir", "string", false),
+	"placement":          hclspec.NewDefault(hclspec.NewAttr("placement", "string", false), hclspec.NewLiteral(`"nomad"`)),
+	"mps_control":        hclspec.NewAttr("mps_control", "string", false),
+	"nomad": hclspec.NewBlock("nomad", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"address":    hclspec.NewAttr("address", "string", true),
+		"token_file": hclspec.NewAttr("token_file", "string", false),
+		"ca_file":    hclspec.NewAttr("ca_file", "string", false),
+	})),
+	"time_slices": hclspec.NewBlockList("time_slices", hclspec.NewObject(map[string]*hclspec.Spec{
+		"model":          hclspec.NewAttr("model", "string", false),
+		"replicas":       hclspec.NewAttr("replicas", "number", true),
+		"allow_same_gpu": hclspec.NewAttr("allow_same_gpu", "bool", false),
+	})),
+	"mps": hclspec.NewBlockList("mps", hclspec.NewObject(map[string]*hclspec.Spec{
+		"model":          hclspec.NewAttr("model", "string", false),
+		"replicas":       hclspec.NewAttr("replicas", "number", true),
+		"memory":         hclspec.NewAttr("memory", "string", false),
+		"threads":        hclspec.NewDefault(hclspec.NewAttr("threads", "number", false), hclspec.NewLiteral("0")),
+		"allow_same_gpu": hclspec.NewAttr("allow_same_gpu", "bool", false),
+	})),
 	"health": hclspec.NewDefault(hclspec.NewBlock("health", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"period":         hclspec.NewDefault(hclspec.NewAttr("period", "string", false), hclspec.NewLiteral(`"10s"`)),
 		"disabled_rules": hclspec.NewDefault(hclspec.NewAttr("disabled_rules", "list(string)", false), hclspec.NewLiteral("[]")),
-	})), hclspec.NewLiteral(`{ period = "10s", disabled_rules = [] }`)),
+		"thresholds":     hclspec.NewAttr("thresholds", "map(number)", false),
+	})), hclspec.NewLiteral(`{ period = "10s", disabled_rules = [], thresholds = {} }`)),
+	"thermal": hclspec.NewBlock("thermal", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"hold_out": hclspec.NewAttr("hold_out", "number", true),
+		"resume":   hclspec.NewAttr("resume", "number", true),
+	})),
+	"power": hclspec.NewBlockList("power", hclspec.NewObject(map[string]*hclspec.Spec{
+		"model": hclspec.NewAttr("model", "string", false),
+		"limit": hclspec.NewAttr("limit", "string", true),
+	})),
+	"metrics": hclspec.NewBlock("metrics", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"listen": hclspec.NewAttr("listen", "string", true),
+	})),
 })
 
 // rawConfig is the configuration as Nomad sends it.
@@ -49,15 +85,50 @@ type rawConfig struct {
 	ProfileSeed       string   `codec:"profile_seed"`
 	ProfileFaults     string   `codec:"profile_faults"`
 	NVMLLibrary       string   `codec:"nvml_library"`
-	Health            struct {
-		Period        string   `codec:"period"`
-		DisabledRules []string `codec:"disabled_rules"`
+	NCCLTopoFile      string   `codec:"nccl_topo_file"`
+	StateDir          string   `codec:"state_dir"`
+	Placement         string   `codec:"placement"`
+	MPSControl        string   `codec:"mps_control"`
+	Nomad             struct {
+		Address   string `codec:"address"`
+		TokenFile string `codec:"token_file"`
+		CAFile    string `codec:"ca_file"`
+	} `codec:"nomad"`
+	TimeSlices []rawSlices `codec:"time_slices"`
+	MPS        []rawSlices `codec:"mps"`
+	Health     struct {
+		Period        string         `codec:"period"`
+		DisabledRules []string       `codec:"disabled_rules"`
+		Thresholds    map[string]int `codec:"thresholds"`
 	} `codec:"health"`
+	Thermal struct {
+		HoldOut int `codec:"hold_out"`
+		Resume  int `codec:"resume"`
+	} `codec:"thermal"`
+	Power   []rawPower `codec:"power"`
+	Metrics struct {
+		Listen string `codec:"listen"`
+	} `codec:"metrics"`
+}
+
+// rawPower is a block that limits the power of GPUs.
+type rawPower struct {
+	Model string `codec:"model"`
+	Limit string `codec:"limit"`
+}
+
+// rawSlices is a block that shares GPUs.
+type rawSlices struct {
+	Model        string `codec:"model"`
+	Replicas     int    `codec:"replicas"`
+	AllowSameGPU bool   `codec:"allow_same_gpu"`
+	Memory       string `codec:"memory"`
+	Threads      int    `codec:"threads"`
 }
 
 // defaults are those of the schema, for a configuration that is empty.
 func defaults() rawConfig {
-	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model"}
+	raw := rawConfig{Enabled: true, FingerprintPeriod: "1m", GroupBy: "model", Placement: "nomad"}
 	raw.Health.Period = "10s"
 	return raw
 }
@@ -76,6 +147,61 @@ type config struct {
 	healthPeriod time.Duration
 	// nvmlLibrary is the path of libnvidia-ml.so.1; empty for the loader's choice.
 	nvmlLibrary string
+	// stateDir holds what must outlive the plugin's process.
+	stateDir string
+	// mpsProgram is the MPS control daemon's program; empty: none is run.
+	mpsProgram string
+	// remap lets the plugin choose GPUs; the agent at nomad is asked which are taken.
+	remap bool
+	nomad struct{ address, tokenFile, caFile string }
+
+	// topoFile is what tasks get as NCCL_TOPO_FILE; the plugin writes it where
+	// writeTopo is set.
+	topoFile  string
+	writeTopo bool
+	// limits are the power limits of GPUs, by model.
+	limits []power.Rule
+	// listen is where metrics are served; empty: nowhere.
+	listen string
+
+	// These are made by open; nil where they are not wanted.
+	mps    *mps.Daemon
+	slots  *slots
+	agent  *agent
+	power  *powerKeeper
+	memory *memory
+}
+
+// open makes what the configuration asks for. It touches nothing yet.
+func (c *config) open(logger hclog.Logger) {
+	if c.nomad.address != "" {
+		c.agent = newAgent(c.nomad.address, c.nomad.tokenFile, c.nomad.caFile)
+	}
+	if c.stateDir == "" {
+		return
+	}
+	c.memory = openMemory(c.stateDir, logger)
+	c.power = &powerKeeper{path: powerPath(c.stateDir), rules: c.limits, logger: logger}
+	dir := filepath.Join(c.stateDir, "mps")
+	c.grouping.MPSDir = dir
+	if c.mpsProgram != "" {
+		c.mps = mps.New(c.mpsProgram, dir)
+	}
+	if c.remap {
+		c.slots = &slots{path: filepath.Join(c.stateDir, "slots.json"), logger: logger}
+		if c.agent != nil {
+			c.slots.agent = c.agent
+		}
+	}
+}
+
+// bound is the grouping with the slots as they are bound now.
+func (c config) bound() Grouping {
+	g := c.grouping
+	if c.slots != nil {
+		g.SlotOf = c.slots.ids()
+	}
+	return g
 }
 
 // parseConfig decodes and checks. It reads the profile, so that a fault in it
@@ -101,8 +227,8 @@ func (raw rawConfig) check() (config, error) {
 	if c.healthPeriod, err = parsePeriod("health.period", raw.Health.Period, "10s"); err != nil {
 		return config{}, err
 	}
-	if c.rules, err = health.RulesWithout(raw.Health.DisabledRules); err != nil {
-		return config{}, fmt.Errorf("health.disabled_rules: %w", err)
+	if err := raw.judge(&c); err != nil {
+		return config{}, err
 	}
 	for i, id := range raw.IgnoredGPUIDs {
 		if id = strings.TrimSpace(id); id == "" {
@@ -115,6 +241,9 @@ func (raw rawConfig) check() (config, error) {
 		c.grouping = Grouping{Ignored: ignored, ByIsland: raw.GroupBy == "island"}
 	default:
 		return config{}, fmt.Errorf("group_by %q: allowed are \"model\" and \"island\"", raw.GroupBy)
+	}
+	if err := raw.share(&c); err != nil {
+		return config{}, err
 	}
 	switch {
 	case raw.ProfileSeed != "" && raw.Profile == "":

@@ -33,6 +33,27 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 		{"health period", func(c *rawConfig) { c.Health.Period = "never" }, `health.period "never": it must be a duration from 1s to 24h0m0s, such as "10s"`},
 		{"health rule", func(c *rawConfig) { c.Health.DisabledRules = []string{"heat"} }, `health.disabled_rules: health rule "heat" is not known; allowed are lost,`},
 		{"library and profile", func(c *rawConfig) { c.Profile, c.NVMLLibrary = "dgx-h100", "/lib/x.so" }, "either read or simulated"},
+		{"placement", func(c *rawConfig) { c.Placement = "best" }, `placement "best": allowed are "nomad" and "remap"`},
+		{"remap by island", func(c *rawConfig) { c.Placement, c.GroupBy = "remap", "island" }, `placement "remap" and group_by "island": a request`},
+		{"state by name", func(c *rawConfig) { c.StateDir = "state" }, `state_dir "state": it must be an absolute path`},
+		{"agent", func(c *rawConfig) { c.Nomad.Address = "127.0.0.1:4646" }, `nomad.address "127.0.0.1:4646": it must be a URL such as`},
+		{"one slice", func(c *rawConfig) { c.TimeSlices = []rawSlices{{Replicas: 1}} }, "time_slices[0].replicas 1: allowed are 2 to 64"},
+		{"memory without unit", func(c *rawConfig) { c.MPS = []rawSlices{{Replicas: 2, Memory: "10"}} }, `mps[0].memory "10": it must be a size such as "10 GiB"`},
+		{"memory of another kind", func(c *rawConfig) { c.MPS = []rawSlices{{Replicas: 2, Memory: "10 MHz"}} }, `mps[0].memory "10 MHz"`},
+		{"shared twice", func(c *rawConfig) {
+			c.TimeSlices, c.MPS = []rawSlices{{Replicas: 2}}, []rawSlices{{Replicas: 2, Model: "A"}}
+		}, `mps[0].model "A": a rule before (time_slice) shares these GPUs already`},
+		{"daemon without use", func(c *rawConfig) { c.MPSControl = "/x" }, `mps_control "/x": it is of use only together with an mps block`},
+		{"threshold", func(c *rawConfig) { c.Health.Thresholds = map[string]int{"xid": 1} }, `health.thresholds: rule "xid" has none; allowed are`},
+		{"too hot", func(c *rawConfig) { c.Thermal.HoldOut, c.Thermal.Resume = 150, 80 }, "thermal.hold_out 150: it must be a temperature from 30 to 120 °C"},
+		{"no way to cool", func(c *rawConfig) { c.Thermal.HoldOut, c.Thermal.Resume = 80, 85 }, "thermal.resume 85 °C: it must be below thermal.hold_out, 80 °C"},
+		{"power without unit", func(c *rawConfig) { c.Power = limits("", "350") }, `power[0].limit "350": it must be a power such as "350W"`},
+		{"no power", func(c *rawConfig) { c.Power = limits("", "0W") }, `power[0].limit "0W"`},
+		{"power twice", func(c *rawConfig) { c.Power = append(limits("", "300W"), limits("A", "200W")...) }, `power[1].model "A": a block before limits these GPUs already`},
+		{"metrics everywhere by chance", func(c *rawConfig) { c.Metrics.Listen = ":9500" }, `metrics.listen ":9500": it must be an IP address and a port such as`},
+		{"topology by name", func(c *rawConfig) { c.NCCLTopoFile = "x.xml" }, `nccl_topo_file "x.xml": allowed are "write" and an absolute path`},
+		{"topology nowhere", func(c *rawConfig) { c.Profile, c.NCCLTopoFile = "dgx-h100", "write" }, `nccl_topo_file "write": state_dir must be set`},
+		{"no state", func(c *rawConfig) { c.Profile, c.Power = "dgx-h100", limits("", "350W") }, `state_dir "": it must be set where a simulated machine has power`},
 		{"library by name", func(c *rawConfig) { c.NVMLLibrary = "x.so" }, `nvml_library "x.so": it must be an absolute path`},
 	}
 	for _, c := range cases {
@@ -42,6 +63,20 @@ func TestConfigurationIsCheckedFieldByField(t *testing.T) {
 			_, err := raw.check()
 			must.ErrorContains(t, err, c.want)
 		})
+	}
+}
+
+func limits(model, limit string) []rawPower { return []rawPower{{Model: model, Limit: limit}} }
+
+func TestSizesAreReadAsInConstraints(t *testing.T) {
+	for text, want := range map[string]uint64{"": 0, "10 GiB": 10240, "10GiB": 10240, "512 MiB": 512, "1 TiB": 1 << 20} {
+		got, err := parseMiB(text)
+		must.NoError(t, err, must.Sprint(text))
+		must.EqOp(t, want, got)
+	}
+	for _, text := range []string{"x", "1.5 GiB", "-1 GiB", "10 KiB", "99999999999 TiB", "10 GB/s"} {
+		_, err := parseMiB(text)
+		must.Error(t, err, must.Sprint(text))
 	}
 }
 

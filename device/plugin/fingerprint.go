@@ -123,7 +123,7 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 		if f.machine == nil {
 			return nil
 		}
-		return DeviceGroups(withFault(f.machine, f.failure), f.config.grouping)
+		return DeviceGroups(withFault(f.machine, f.failure), f.config.bound())
 	}
 	if f.failure != "" {
 		logger.Info("the GPUs can be read again")
@@ -137,7 +137,7 @@ func (f *follower) follow(r reading) []*device.DeviceGroup {
 			logger.Warn("reading the GPUs", "warning", warning)
 		}
 	}
-	return DeviceGroups(r.machine, f.config.grouping)
+	return DeviceGroups(r.machine, f.config.bound())
 }
 
 // logVerdicts says which GPUs changed for the worse or the better.

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/sharing"
 	"github.com/nomad-gpu/nomad-gpu/device/topology"
 )
 
@@ -19,6 +20,7 @@ import (
 const (
 	vendor     = "nvidia"
 	deviceType = device.DeviceTypeGPU
+	sliceType  = "gpu-slice"
 	// noModel is the group of GPUs whose product name is not known: Nomad
 	// refuses a group without a name.
 	noModel = "NVIDIA GPU"
@@ -32,6 +34,33 @@ type Grouping struct {
 	// GPUs are in several: Nomad serves a request from one group only, so that
 	// it then never straddles islands.
 	ByIsland bool
+	// Sharing are the rules that make slices of GPUs.
+	Sharing []sharing.Rule
+	// MPSDir is where the MPS control daemon has its pipes and logs.
+	MPSDir string
+	// SlotOf gives the slots that GPUs are bound to, by UUID: their IDs stand
+	// for the GPUs then.
+	SlotOf map[string]string
+}
+
+// units are the devices that Nomad sees of a machine.
+func (grouping Grouping) units(m *gpu.Machine) []sharing.Unit {
+	units, _ := sharing.Units(m, grouping.names(m), grouping.Sharing)
+	for n := range units {
+		if slot, bound := grouping.SlotOf[m.GPUs[units[n].GPU].UUID]; bound && units[n].Kind == sharing.None {
+			units[n].ID = slot
+		}
+	}
+	return units
+}
+
+// deviceTypeOf is "gpu" but for slices: `device "gpu"` and `device "nvidia/gpu"`
+// in a job must never be given less than a whole GPU or MIG instance.
+func deviceTypeOf(k sharing.Kind) string {
+	if k.Slice() {
+		return sliceType
+	}
+	return deviceType
 }
 
 // names are the Nomad device names of the GPUs: the model, or with islands the
@@ -73,19 +102,18 @@ func (grouping Grouping) names(m *gpu.Machine) []string {
 // DeviceGroups turns a machine into what Nomad sees, groups by name and devices
 // by UUID, so that the same machine always gives the same value.
 func DeviceGroups(m *gpu.Machine, grouping Grouping) []*device.DeviceGroup {
-	members := make(map[string][]int)
-	for i, name := range grouping.names(m) {
-		if name != "" {
-			members[name] = append(members[name], i)
-		}
+	members := make(map[string][]sharing.Unit)
+	for _, u := range grouping.units(m) {
+		members[u.Group] = append(members[u.Group], u)
 	}
 	groups := make([]*device.DeviceGroup, 0, len(members))
-	for name, gpus := range members {
-		group := &device.DeviceGroup{Vendor: vendor, Type: deviceType, Name: name, Attributes: attributes(m, gpus)}
-		for _, i := range gpus {
-			g := &m.GPUs[i]
-			d := &device.Device{ID: g.UUID, Healthy: g.Fault == "", HealthDesc: cmp.Or(g.Fault, g.Degraded)}
-			if g.BusID != "" {
+	for name, units := range members {
+		group := &device.DeviceGroup{Vendor: vendor, Type: deviceTypeOf(units[0].Kind), Name: name, Attributes: attributes(m, units)}
+		for _, u := range units {
+			g := &m.GPUs[u.GPU]
+			d := &device.Device{ID: u.ID, Healthy: g.Fault == "", HealthDesc: cmp.Or(g.Fault, g.Degraded)}
+			// A slot is nowhere for long.
+			if g.BusID != "" && grouping.SlotOf[g.UUID] == "" {
 				d.HwLocality = &device.DeviceLocality{PciBusID: gpu.NormalBusID(g.BusID)}
 			}
 			group.Devices = append(group.Devices, d)
@@ -101,8 +129,14 @@ func DeviceGroups(m *gpu.Machine, grouping Grouping) []*device.DeviceGroup {
 // nomad-device-nvidia, so that its job files keep working. Nothing here may
 // flicker: every change is an update of the node. Where GPUs of one model
 // differ, the least value counts, because a constraint asks for at least.
-func attributes(m *gpu.Machine, gpus []int) map[string]*structs.Attribute {
+func attributes(m *gpu.Machine, units []sharing.Unit) map[string]*structs.Attribute {
 	a := attributeSet{}
+	gpus := make([]int, len(units))
+	memory := units[0].MemoryMiB
+	for n, u := range units {
+		gpus[n] = u.GPU
+		memory = min(memory, u.MemoryMiB)
+	}
 	least := func(value func(g *gpu.GPU) uint64) uint64 {
 		low := value(&m.GPUs[gpus[0]])
 		for _, i := range gpus[1:] {
@@ -119,7 +153,7 @@ func attributes(m *gpu.Machine, gpus []int) map[string]*structs.Attribute {
 		}
 		return first
 	}
-	a.number("memory", least(func(g *gpu.GPU) uint64 { return g.MemoryMiB }), structs.UnitMiB)
+	a.number("memory", memory, structs.UnitMiB)
 	a.number("bar1", least(func(g *gpu.GPU) uint64 { return g.BAR1MiB }), structs.UnitMiB)
 	a.number("power", least(func(g *gpu.GPU) uint64 { return uint64(g.PowerLimitW) }), structs.UnitW)
 	a.number("cores_clock", least(func(g *gpu.GPU) uint64 { return uint64(g.CoresClockMHz) }), structs.UnitMHz)
@@ -133,8 +167,24 @@ func attributes(m *gpu.Machine, gpus []int) map[string]*structs.Attribute {
 	a.word("compute_capability", same(func(g *gpu.GPU) string { return g.ComputeCapability }))
 	a.word("cuda_version", m.CUDAVersion)
 	a.word("mig_profile", same(func(g *gpu.GPU) string { return g.MIGProfile }))
+	a.word("sharing", string(units[0].Kind))
+	a.number("slices", uint64(units[0].Of), "")
 	a.number("numa_nodes", countNUMANodes(m, gpus), "")
 	a.nvlink(m, gpus, least)
+	a.word("fabric_cluster", same(func(g *gpu.GPU) string {
+		if g.Fabric == nil {
+			return ""
+		}
+		return g.Fabric.Cluster
+	}))
+	if f := m.GPUs[gpus[0]].Fabric; f != nil && f.Cluster != "" && same(func(g *gpu.GPU) string {
+		if g.Fabric == nil {
+			return ""
+		}
+		return fmt.Sprint(g.Fabric.Cluster, g.Fabric.Clique)
+	}) != "" {
+		a.count("fabric_clique", int(f.Clique))
+	}
 	a.nics(m)
 
 	healthy := 0

@@ -3,6 +3,8 @@
 package plugin
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,8 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/profile"
+	"github.com/nomad-gpu/nomad-gpu/device/sharing"
+	"github.com/nomad-gpu/nomad-gpu/device/topology"
 )
 
 func simulated(t testing.TB, name string) *gpu.Machine {
@@ -58,6 +62,7 @@ func TestAttributesOfADGXH100(t *testing.T) {
 		"nvswitch":           structs.NewBoolAttribute(true),
 		"nic_count":          structs.NewIntAttribute(12, ""),
 		"rdma":               structs.NewBoolAttribute(true),
+		"sharing":            structs.NewStringAttribute("none"),
 		"count":              structs.NewIntAttribute(8, ""),
 		"healthy_count":      structs.NewIntAttribute(8, ""),
 		"simulated":          structs.NewBoolAttribute(true),
@@ -137,6 +142,8 @@ func TestReserve(t *testing.T) {
 	must.Eq(t, map[string]string{
 		"NVIDIA_VISIBLE_DEVICES": order, "CUDA_VISIBLE_DEVICES": order,
 		"GPU_DEVICES_NVIDIA_A100_80GB_PCIE": order,
+		"GPU_CPU_SET":                       m.GPUs[0].CPUs + "," + m.GPUs[1].CPUs, "GPU_NUMA_NODES": "0,1",
+		"NCCL_IB_HCA": "=mlx5_0,mlx5_1",
 	}, envs)
 
 	_, err = reserve(m, Grouping{}, []string{id(0), "GPU-no-such"})
@@ -198,4 +205,81 @@ func TestGroupsByIsland(t *testing.T) {
 	envs, err := reserve(pairs, Grouping{ByIsland: true}, []string{pairs.GPUs[3].UUID, pairs.GPUs[2].UUID})
 	must.NoError(t, err)
 	must.MapContainsKey(t, envs, "GPU_DEVICES_NVIDIA_A100_80GB_PCIE_ISLAND_2")
+}
+
+func TestAReservationNamesWhatIsNear(t *testing.T) {
+	m := simulated(t, "dgx-h100")
+	envs, err := reserve(m, Grouping{}, []string{m.GPUs[4].UUID, m.GPUs[5].UUID})
+	must.NoError(t, err)
+	var nics []string
+	for _, k := range topology.NearestNICsOf(m, []int{4, 5}) {
+		nics = append(nics, m.NICs[k].Device)
+	}
+	must.Len(t, 2, nics)
+	must.EqOp(t, "="+strings.Join(nics, ","), envs[EnvHCA])
+	must.EqOp(t, m.GPUs[4].CPUs, envs[EnvCPUs])
+	must.EqOp(t, "1", envs[EnvNUMA])
+	m.NICs[0].Device, m.NICPaths[4][0] = "", gpu.PIX
+	m.GPUs[4].CPUs, m.GPUs[5].NUMANode = "", gpu.NoNUMA
+	envs, err = reserve(m, Grouping{}, []string{m.GPUs[4].UUID, m.GPUs[5].UUID})
+	must.NoError(t, err)
+	for _, name := range []string{EnvHCA, EnvCPUs, EnvNUMA} {
+		must.MapNotContainsKey(t, envs, name, must.Sprint("what is not known is left out"))
+	}
+}
+
+func TestSlicesAreDevicesOfAnotherType(t *testing.T) {
+	m := simulated(t, "pcie-nvlink-pairs")
+	m.GPUs[2].Fault = "lost"
+	for kind, want := range map[sharing.Kind]string{sharing.TimeSlice: "time slice", sharing.MPS: "mps"} {
+		grouping := Grouping{MPSDir: "/s/mps", Sharing: []sharing.Rule{{Kind: kind, Replicas: 2, MemoryMiB: 10240, Threads: 30}}}
+		groups := DeviceGroups(m, grouping)
+		must.Len(t, 2, groups)
+		for n, group := range groups {
+			must.NoError(t, group.Validate())
+			must.EqOp(t, "gpu-slice", group.Type)
+			must.EqOp(t, fmt.Sprintf("NVIDIA A100 80GB PCIe %s %d of 2", want, n+1), group.Name)
+			must.Len(t, 4, group.Devices)
+			must.EqOp(t, string(kind), shown(group)["sharing"])
+			must.EqOp(t, "3", shown(group)["healthy_count"], must.Sprint("what befalls the GPU befalls its slices"))
+		}
+		ids := []string{m.GPUs[1].UUID + "::1", m.GPUs[0].UUID + "::2", m.GPUs[0].UUID + "::1"}
+		envs, err := reserve(m, grouping, ids)
+		must.NoError(t, err)
+		must.EqOp(t, m.GPUs[0].UUID+","+m.GPUs[1].UUID, envs[EnvCUDA], must.Sprint("each GPU once"))
+		if kind == sharing.MPS {
+			must.EqOp(t, "/s/mps/pipe", envs["CUDA_MPS_PIPE_DIRECTORY"])
+			must.EqOp(t, "/s/mps/log", envs["CUDA_MPS_LOG_DIRECTORY"])
+			must.EqOp(t, "30", envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
+			must.EqOp(t, "0=20480M,1=10240M", envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"])
+			must.EqOp(t, "10240MiB", shown(groups[0])["memory"])
+		} else {
+			must.MapNotContainsKey(t, envs, "CUDA_MPS_PIPE_DIRECTORY")
+			must.EqOp(t, "81920MiB", shown(groups[0])["memory"])
+		}
+		stats := StatsGroups(m, nil, grouping, time.Unix(1, 0))
+		must.Len(t, 2, stats)
+		must.MapContainsKey(t, stats[0].InstanceStats, m.GPUs[3].UUID+"::1")
+		_, err = reserve(m, grouping, []string{m.GPUs[0].UUID})
+		must.ErrorContains(t, err, "has no such GPU", must.Sprint("a shared GPU is not there as a whole"))
+	}
+}
+
+func TestSlotsStandForTheGPUsTheyAreBoundTo(t *testing.T) {
+	m := simulated(t, "pcie-nvlink-pairs")
+	m.GPUs[0].Fault = "lost"
+	grouping := Grouping{SlotOf: map[string]string{}}
+	for i := range m.GPUs {
+		grouping.SlotOf[m.GPUs[i].UUID] = fmt.Sprintf("slot-%d", 4-i)
+	}
+	group := DeviceGroups(m, grouping)[0]
+	must.NoError(t, group.Validate())
+	must.EqOp(t, "slot-4", group.Devices[3].ID)
+	must.False(t, group.Devices[3].Healthy)
+	must.Nil(t, group.Devices[3].HwLocality)
+	envs, err := reserve(m, grouping, []string{"slot-3", "slot-2"})
+	must.NoError(t, err)
+	must.EqOp(t, m.GPUs[1].UUID+","+m.GPUs[2].UUID, envs[EnvCUDA])
+	samples := map[string]gpu.Sample{m.GPUs[1].UUID: {MemoryUsedMiB: pointer(uint64(7)), MemoryTotalMiB: pointer(uint64(9))}}
+	must.EqOp(t, 7, *StatsGroups(m, samples, grouping, time.Unix(1, 0))[0].InstanceStats["slot-3"].Summary.IntNumeratorVal)
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvml"
 )
 
@@ -58,13 +59,22 @@ type Device struct {
 
 	// judging keeps readings of two streams apart: Nomad opens a new one before
 	// the old has ended when its agent restarts.
-	judging sync.Mutex
+	judging       sync.Mutex
+	topologyError string
 
 	mu      sync.Mutex
 	monitor *Monitor // what is known of the GPUs' health; outlives streams
 	config  config
 	source  Source
 	machine *gpu.Machine // the last that was read whole
+	// verdicts and xids are those of the last judgement, for metrics.
+	verdicts map[string]health.Verdict
+	xids     map[string]map[uint64]uint64
+	serving  bool
+
+	sampling sync.Mutex
+	samples  map[string]gpu.Sample
+	sampled  time.Time
 }
 
 // New makes the plugin; it does nothing until it is configured.
@@ -105,11 +115,25 @@ func (d *Device) SetConfig(c *base.Config) error {
 	if err != nil {
 		return err
 	}
+	parsed.open(d.logger)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.config, d.source, d.machine = parsed, d.newSource(parsed, d.logger), nil
 	d.monitor = NewMonitor(parsed.rules)
+	if parsed.memory != nil {
+		d.monitor.Recall(parsed.memory.recall())
+	}
 	return nil
+}
+
+// Close puts back what must not outlive the plugin.
+func (d *Device) Close() {
+	d.mu.Lock()
+	keeper := d.config.power
+	d.mu.Unlock()
+	if keeper != nil {
+		keeper.restore()
+	}
 }
 
 // configured gives the configuration and the source that goes with it.
@@ -148,9 +172,34 @@ func (d *Device) judge(source Source) (*gpu.Machine, error) {
 		return nil, err
 	}
 	d.mu.Lock()
-	monitor := d.monitor
+	monitor, c := d.monitor, d.config
 	d.mu.Unlock()
-	return withVerdicts(machine, monitor.Judge(machine, source.Observe(), time.Now())), nil
+	verdicts := monitor.Judge(machine, source.Observe(), time.Now())
+	judged := withVerdicts(machine, verdicts)
+	if c.memory != nil {
+		c.memory.keep(monitor.Memories())
+	}
+	if c.power != nil {
+		c.power.apply(judged, source)
+	}
+	d.serveMPS(context.Background(), c, judged)
+	if err := writeTopology(c, judged); err != nil && d.topologyError != err.Error() {
+		d.topologyError = err.Error()
+		d.logger.Warn("tasks get no topology file for NCCL", "error", err)
+	}
+	if c.slots != nil {
+		c.slots.look(context.Background(), judged, c.grouping)
+	}
+	d.mu.Lock()
+	if d.source == source {
+		d.machine = judged // with what is wrong, so that it is not chosen
+		d.xids, d.verdicts = monitor.Xids(), make(map[string]health.Verdict, len(verdicts))
+		for i, v := range verdicts {
+			d.verdicts[machine.GPUs[i].UUID] = v
+		}
+	}
+	d.mu.Unlock()
+	return judged, nil
 }
 
 // known is the last machine that was read; if there is none yet, it is read
@@ -171,6 +220,12 @@ func (d *Device) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	if err != nil {
 		return nil, err
 	}
+	if c.mps == nil {
+		if err := mps.New(mps.Program, c.grouping.MPSDir).Stop(); err != nil {
+			d.logger.Warn("cannot stop the MPS control daemon of a former configuration", "error", err)
+		}
+	}
+	d.serveMetrics(c, source)
 	out := make(chan *device.FingerprintResponse)
 	go d.fingerprint(ctx, c, source, out)
 	return out, nil

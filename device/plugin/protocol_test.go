@@ -5,6 +5,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -174,6 +175,8 @@ func TestNomadsWayThroughASimulatedMachine(t *testing.T) {
 			period         = "1h"
 			disabled_rules = ["thermal"]
 		}
+		state_dir          = "`+t.TempDir()+`"
+		nccl_topo_file     = "write"
 		ignored_gpu_ids    = ["`+simulated(t, "dgx-h100").GPUs[7].UUID+`"]
 	`))
 	fingerprints, err := plugin.Fingerprint(ctx)
@@ -192,7 +195,10 @@ func TestNomadsWayThroughASimulatedMachine(t *testing.T) {
 	must.NoError(t, err)
 	must.Len(t, 0, reservation.Mounts)
 	must.Len(t, 0, reservation.Devices)
-	must.MapLen(t, 3, reservation.Envs)
+	must.MapContainsKeys(t, reservation.Envs, []string{EnvNVIDIA, EnvCUDA, EnvHCA, EnvCPUs, EnvNUMA, EnvTopology})
+	topology, err := os.ReadFile(reservation.Envs[EnvTopology])
+	must.NoError(t, err)
+	must.StrContains(t, string(topology), `<cpu numaid="1"`)
 	must.EqOp(t, reservation.Envs[EnvCUDA], reservation.Envs["GPU_DEVICES_NVIDIA_H100_80GB_HBM3"])
 	_, err = plugin.Reserve([]string{"GPU-none"})
 	must.ErrorContains(t, err, `"GPU-none"`)

@@ -40,6 +40,7 @@ func TestTheReferenceNamesEverything(t *testing.T) {
 		m.GPUs[i].MIGProfile = "1g.10gb"
 	}
 	attributes := named("Attributes")
+	must.StrContains(t, attributes, "`slices`")
 	for name := range DeviceGroups(m, Grouping{})[0].Attributes {
 		must.StrContains(t, attributes, "`"+name+"`")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/gpu"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/power"
 	"github.com/nomad-gpu/nomad-gpu/device/profile"
 )
 
@@ -20,6 +21,7 @@ type simulation struct {
 	mu      sync.Mutex
 	current []profile.Fault
 	told    map[int][]uint64 // the Xids that were reported, by GPU
+	limits  map[string]uint  // power limits that were set, by UUID
 }
 
 // Simulate is a source that reports the machine, with the faults of a file; its
@@ -29,7 +31,7 @@ func Simulate(m *gpu.Machine, faults string) Source { return &simulation{machine
 // Machine reads the faults anew.
 func (s *simulation) Machine() (*gpu.Machine, error) {
 	if s.faults == "" {
-		return s.machine, nil
+		return s.limited(s.machine), nil
 	}
 	faults, err := profile.LoadFaults(s.faults, len(s.machine.GPUs))
 	if err != nil {
@@ -38,7 +40,53 @@ func (s *simulation) Machine() (*gpu.Machine, error) {
 	s.mu.Lock()
 	s.current = faults
 	s.mu.Unlock()
-	return profile.WithFaults(s.machine, faults), nil
+	return s.limited(profile.WithFaults(s.machine, faults)), nil
+}
+
+// limited is the machine with the power limits that were set.
+func (s *simulation) limited(m *gpu.Machine) *gpu.Machine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.limits) == 0 {
+		return m
+	}
+	changed := *m
+	changed.GPUs = slices.Clone(m.GPUs)
+	for i := range changed.GPUs {
+		if watts, set := s.limits[changed.GPUs[i].UUID]; set {
+			changed.GPUs[i].PowerLimitW = watts
+		}
+	}
+	return &changed
+}
+
+// PowerBounds are from a third of a part's limit up to it.
+func (s *simulation) PowerBounds() map[string]power.Bounds {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]power.Bounds)
+	for _, g := range s.machine.GPUs {
+		if g.PowerLimitW == 0 {
+			continue
+		}
+		b := power.Bounds{Least: g.PowerLimitW / 3, Most: g.PowerLimitW, Now: g.PowerLimitW}
+		if watts, set := s.limits[g.UUID]; set {
+			b.Now = watts
+		}
+		all[g.UUID] = b
+	}
+	return all
+}
+
+// SetPowerLimit never fails.
+func (s *simulation) SetPowerLimit(uuid string, watts uint) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.limits == nil {
+		s.limits = make(map[string]uint)
+	}
+	s.limits[uuid] = watts
+	return nil
 }
 
 // Observe reports the file's conditions, and its Xids once each time that a
@@ -51,7 +99,7 @@ func (s *simulation) Observe() map[string]health.Observation {
 	for _, fault := range s.current {
 		o := health.Observation{
 			Epoch: fault.Epoch, ThermalSlowdown: fault.ThermalSlowdown, PowerBrake: fault.PowerBrake,
-			RemapPending: fault.RemapPending, RemapFailed: fault.RemapFailed,
+			RemapPending: fault.RemapPending, RemapFailed: fault.RemapFailed, TemperatureC: fault.TemperatureC,
 		}
 		if !slices.Equal(fault.Xids, s.told[fault.GPU]) {
 			o.Xids = fault.Xids

@@ -3,8 +3,12 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
@@ -56,32 +60,35 @@ func (d *Device) sample(c config, source Source) (response *device.StatsResponse
 	if err != nil {
 		return nil, err
 	}
-	samples, err := source.Samples()
+	samples, err := d.sampleOnce(source)
 	if err != nil {
 		return nil, err
 	}
-	return &device.StatsResponse{Groups: StatsGroups(machine, samples, c.grouping, time.Now())}, nil
+	return &device.StatsResponse{Groups: StatsGroups(machine, samples, c.bound(), time.Now())}, nil
 }
 
 // StatsGroups arranges samples by device group. Every GPU has an entry with a
 // summary and a Stats object, also if nothing of it is known: `nomad node
 // status -stats` panics without (Nomad 1.6.3).
 func StatsGroups(m *gpu.Machine, samples map[string]gpu.Sample, grouping Grouping, at time.Time) []*device.DeviceGroupStats {
+	byGroup := make(map[string]*device.DeviceGroupStats)
+	for _, u := range grouping.units(m) {
+		stats := byGroup[u.Group]
+		if stats == nil {
+			stats = &device.DeviceGroupStats{Vendor: vendor, Type: deviceTypeOf(u.Kind), Name: u.Group, InstanceStats: make(map[string]*device.DeviceStats)}
+			byGroup[u.Group] = stats
+		}
+		// A slice shows its GPU's: what is its own alone, nothing tells.
+		stats.InstanceStats[u.ID] = deviceStats(samples[m.GPUs[u.GPU].UUID], at)
+	}
 	groups := []*device.DeviceGroupStats{}
-	for _, group := range DeviceGroups(m, grouping) {
-		stats := &device.DeviceGroupStats{
-			Vendor: group.Vendor, Type: group.Type, Name: group.Name,
-			InstanceStats: make(map[string]*device.DeviceStats, len(group.Devices)),
-		}
-		for _, d := range group.Devices {
-			stats.InstanceStats[d.ID] = deviceStats(samples[d.ID], at)
-		}
-		groups = append(groups, stats)
+	for _, name := range slices.Sorted(maps.Keys(byGroup)) {
+		groups = append(groups, byGroup[name])
 	}
 	return groups
 }
 
-// deviceStats uses the names and units of nomad-device-nvidia.
+// deviceStats uses the names and units of nomad-device-nvidia for what it has too.
 func deviceStats(s gpu.Sample, at time.Time) *device.DeviceStats {
 	memory := fraction(s.MemoryUsedMiB, s.MemoryTotalMiB, "MiB", "Memory in use / memory of the GPU")
 	values := map[string]*structs.StatValue{
@@ -93,6 +100,16 @@ func deviceStats(s gpu.Sample, at time.Time) *device.DeviceStats {
 		"Power usage":         single(s.PowerW, "W", "Power that the GPU and its memory draw"),
 		"Memory state":        memory,
 		"BAR1 buffer state":   fraction(s.BAR1UsedMiB, s.BAR1TotalMiB, "MiB", "BAR1 space in use / BAR1 space of the GPU"),
+		"Memory temperature":  single(s.MemoryTemperatureC, "C", "Temperature of the GPU's memory"),
+		"Energy":              single(s.EnergyJ, "J", "Energy used since the driver was loaded"),
+		"SM clock":            single(s.SMClockMHz, "MHz", "Clock of the multiprocessors now"),
+		"Memory clock":        single(s.MemoryClockMHz, "MHz", "Clock of the memory now"),
+		"PCIe sent":           single(s.PCIeSentMBps, "MB/s", "Sent over PCIe"),
+		"PCIe received":       single(s.PCIeReceivedMBps, "MB/s", "Received over PCIe"),
+		"NVLink sent":         single(s.NVLinkSentMiB, "MiB", "Sent over all NVLinks since the driver was loaded"),
+		"NVLink received":     single(s.NVLinkReceivedMiB, "MiB", "Received over all NVLinks since the driver was loaded"),
+		"Processes":           single(s.Processes, "#", "Processes that compute on the GPU"),
+		"Clocks lowered by":   words(s.ClockReasons, "Why the clocks are lower than they could be"),
 		"ECC L1 errors":       single(s.ECCL1, "#", "Errors in the L1 cache since the driver was loaded"),
 		"ECC L2 errors":       single(s.ECCL2, "#", "Errors in the L2 cache since the driver was loaded"),
 		"ECC memory errors":   single(s.ECCMemory, "#", "Errors in the GPU's memory since the driver was loaded"),
@@ -116,6 +133,14 @@ func single[T uint | uint64](value *T, unit, desc string) *structs.StatValue {
 	}
 	n := int64(*value)
 	return &structs.StatValue{IntNumeratorVal: &n, Unit: unit, Desc: desc}
+}
+
+func words(list []string, desc string) *structs.StatValue {
+	if list == nil {
+		return nil
+	}
+	text := cmp.Or(strings.Join(list, ", "), "nothing")
+	return &structs.StatValue{StringVal: &text, Desc: desc}
 }
 
 func fraction(value, of *uint64, unit, desc string) *structs.StatValue {

@@ -30,6 +30,8 @@ type Fault struct {
 	PowerBrake      bool `yaml:"power_brake"`
 	RemapPending    bool `yaml:"remap_pending"`
 	RemapFailed     bool `yaml:"remap_failed"`
+	// TemperatureC is the die's; nil: as it is without a fault.
+	TemperatureC *uint `yaml:"temperature_c"`
 }
 
 type faultFile struct {

@@ -109,7 +109,7 @@ func path(prefix string, k gang.Key) string {
 func parsePath(prefix, key string) (gang.Key, string, bool) {
 	rest, ok := strings.CutPrefix(key, prefix+"/")
 	parts := strings.SplitN(rest, "/", 6)
-	if !ok || len(parts) != 6 {
+	if !ok || len(parts) != 6 || strings.HasPrefix(rest, ".") {
 		return gang.Key{}, "", false
 	}
 	for i, part := range parts[:5] {

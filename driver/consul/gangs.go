@@ -81,6 +81,9 @@ type seen struct {
 
 // NewSweeper watches all gangs below a prefix.
 func NewSweeper(client *api.Client, prefix string) *Sweeper {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
 	return &Sweeper{client: client, prefix: prefix, idle: map[string]seen{}}
 }
 
@@ -118,5 +121,5 @@ func (s *Sweeper) Sweep(ctx context.Context, now time.Time, age time.Duration) (
 		removed = append(removed, g.Key)
 	}
 	s.idle = idle
-	return removed, nil
+	return removed, sweepAges(ctx, s.client, s.prefix, now)
 }

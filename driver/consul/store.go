@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +19,7 @@ import (
 )
 
 const (
-	// shard is how many members one view key holds: about 500 B each keeps it
+	// shard is how many members one view key holds: about 200 B each keeps it
 	// far below Consul's limit of 512 KiB a value.
 	shard = 32
 	// waitTime bounds a blocking query; Consul adds up to a sixteenth.
@@ -27,24 +29,31 @@ const (
 // Store is one gang's state in Consul.
 type Store struct {
 	client *api.Client
-	prefix string
+	root   string // of all gangs' keys
+	prefix string // of this gang's, with a slash at its end
 	ttl    time.Duration
-	name   string
+	owner  string
 }
 
 var _ gang.Store = (*Store)(nil)
 
-// New is the store of one gang. The name tells the session's owner to people;
+// New is the store of one gang. The owner names the session for people;
 // ttl is the session's, 10 s to 24 h.
-func New(client *api.Client, prefix string, k gang.Key, name string, ttl time.Duration) *Store {
-	return &Store{client: client, prefix: path(prefix, k), ttl: ttl, name: name}
+func New(client *api.Client, prefix string, k gang.Key, owner string, ttl time.Duration) *Store {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
+	return &Store{client: client, root: prefix, prefix: path(prefix, k), ttl: ttl, owner: owner}
 }
 
 func (s *Store) memberKey(alloc string) string { return s.prefix + "member/" + url.QueryEscape(alloc) }
 
-func (s *Store) viewKey(generation uint64, n int) string {
-	return fmt.Sprintf("%sview/%d/%d", s.prefix, generation, n)
+func (s *Store) viewKey(h gang.Head, n int) string {
+	return fmt.Sprintf("%sview/%d/%s/%d", s.prefix, h.Generation, h.View, n)
 }
+
+// newViewName is one that no other coordinator uses.
+func newViewName() string { return fmt.Sprintf("%016x", rand.Uint64()) }
 
 func query(ctx context.Context, index uint64) *api.QueryOptions {
 	return (&api.QueryOptions{WaitIndex: index, WaitTime: waitTime}).WithContext(ctx)
@@ -56,7 +65,7 @@ func write(ctx context.Context) *api.WriteOptions { return (&api.WriteOptions{})
 // gangs at each flap of the agents' gossip.
 func (s *Store) Open(ctx context.Context) (string, error) {
 	id, _, err := s.client.Session().CreateNoChecks(&api.SessionEntry{
-		Name: s.name, TTL: s.ttl.String(), Behavior: api.SessionBehaviorDelete,
+		Name: s.owner, TTL: s.ttl.String(), Behavior: api.SessionBehaviorDelete,
 		// The client leaves a zero out, and Consul would take 15 s.
 		LockDelay: time.Millisecond,
 	}, write(ctx))
@@ -226,11 +235,12 @@ func (s *Store) WatchHead(ctx context.Context, index uint64) (*gang.Head, uint64
 }
 
 // ReadView costs one read.
-func (s *Store) ReadView(ctx context.Context, generation uint64) ([]gang.Member, error) {
-	if generation == 0 {
+func (s *Store) ReadView(ctx context.Context, h gang.Head) ([]gang.Member, error) {
+	if h.View == "" {
 		return nil, nil
 	}
-	pairs, _, err := s.client.KV().List(fmt.Sprintf("%sview/%d/", s.prefix, generation), query(ctx, 0))
+	generation := h.Generation
+	pairs, _, err := s.client.KV().List(fmt.Sprintf("%sview/%d/%s/", s.prefix, generation, h.View), query(ctx, 0))
 	if err != nil {
 		return nil, fmt.Errorf("read the view of generation %d: %w", generation, err)
 	}
@@ -241,7 +251,7 @@ func (s *Store) ReadView(ctx context.Context, generation uint64) ([]gang.Member,
 	var view []gang.Member
 	for n := range len(pairs) {
 		var part []gang.Member
-		data := byKey[s.viewKey(generation, n)]
+		data := byKey[s.viewKey(h, n)]
 		if err := json.Unmarshal(data, &part); err != nil {
 			return nil, fmt.Errorf("read the view of generation %d, part %d: %w", generation, n, err)
 		}
@@ -285,7 +295,8 @@ func (s *Store) TryLock(ctx context.Context, session string) (bool, error) {
 // Decide writes the view in shards and then the head. Every transaction
 // checks that the session holds the lock and that the head is the one the
 // decision was made for, so that a coordinator that was replaced writes
-// nothing more. It costs 1 + members/192 transactions, of at most 8 operations each.
+// nothing more; and the view has a name of its own, so that a write which
+// arrives late cannot mix with another's. It costs 1 + members/192 transactions, of at most 8 operations each.
 func (s *Store) Decide(ctx context.Context, session string, index uint64, d gang.Decision) (bool, error) {
 	guard := api.TxnOps{
 		{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: s.prefix + "lock", Session: session}},
@@ -301,19 +312,23 @@ func (s *Store) Decide(ctx context.Context, session string, index uint64, d gang
 		ops = guard
 		return ok, nil
 	}
+	head := *d.Head
+	if d.View != nil {
+		head.View = newViewName()
+	}
 	for n := 0; n*shard < len(d.View); n++ {
-		data, err := json.Marshal(d.View[n*shard : min((n+1)*shard, len(d.View))])
+		data, err := json.Marshal(brief(d.View[n*shard : min((n+1)*shard, len(d.View))]))
 		if err != nil {
 			return false, err
 		}
-		ops = append(ops[:len(ops):len(ops)], &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: s.viewKey(d.Head.Generation, n), Value: data}})
+		ops = append(ops[:len(ops):len(ops)], &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: s.viewKey(head, n), Value: data}})
 		if len(ops) == 7 {
 			if ok, err := commit(); !ok || err != nil {
 				return false, err
 			}
 		}
 	}
-	data, err := gang.EncodeHead(*d.Head)
+	data, err := gang.EncodeHead(head)
 	if err != nil {
 		return false, err
 	}
@@ -326,6 +341,16 @@ func (s *Store) Decide(ctx context.Context, session string, index uint64, d gang
 		_, _ = s.client.KV().DeleteTree(old, write(ctx))
 	}
 	return ok, err
+}
+
+// brief leaves out of members what only their own node needs: every member
+// reads the whole view, so its size counts with the square of the gang's.
+func brief(members []gang.Member) []gang.Member {
+	out := slices.Clone(members)
+	for i := range out {
+		out[i].GPUs, out[i].Topology = nil, ""
+	}
+	return out
 }
 
 // Remove takes the gang's keys out where no member is left. Each key goes

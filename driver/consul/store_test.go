@@ -90,7 +90,9 @@ func TestTheStore(t *testing.T) {
 		ok, err = s.Decide(ctx, session, index, d)
 		must.NoError(t, err)
 		must.True(t, ok)
-		got, err := s.ReadView(ctx, 1)
+		head, _, err = s.WatchHead(ctx, 0)
+		must.NoError(t, err)
+		got, err := s.ReadView(ctx, *head)
 		must.NoError(t, err)
 		must.Eq(t, view, got)
 		ok, err = s.Decide(ctx, session, index, d)
@@ -119,4 +121,64 @@ func TestTheStore(t *testing.T) {
 		must.NoError(t, err)
 		must.SliceEmpty(t, keys)
 	})
+}
+
+func TestTheLine(t *testing.T) {
+	server := consultest.Start(t)
+	ctx := t.Context()
+	const ttl = 10 * time.Second
+	stores, sessions := map[string]*consul.Store{}, map[string]string{}
+	for _, job := range []string{"oldest", "second", "urgent"} {
+		s := consul.New(server.Client, "", gang.Key{Region: "global", Namespace: "a/b", Job: job, Group: "g", Run: "0"}, "test", ttl)
+		_, err := s.AgreeSpec(ctx, gang.Spec{Nodes: 2})
+		must.NoError(t, err)
+		session, err := s.Open(ctx)
+		must.NoError(t, err)
+		stores[job], sessions[job] = s, session
+	}
+	ticket := func(job string, priority int) {
+		must.NoError(t, stores[job].TakeTicket(ctx, sessions[job], "h100/spot", gang.Ticket{Gang: job, Priority: priority}))
+	}
+	line := func(job string) gang.Line {
+		l, err := stores[job].ReadLine(ctx, "h100/spot")
+		must.NoError(t, err)
+		return l
+	}
+	_, err := stores["second"].ReadLine(ctx, "h100/spot")
+	must.ErrorContains(t, err, "the gang has no ticket")
+	ticket("second", 50)
+	ticket("oldest", 50)
+	must.Eq(t, gang.Line{Position: 1}, line("oldest"), must.Sprint("the gang's age counts, not the ticket's"))
+	must.Eq(t, gang.Line{Position: 2, Ahead: "oldest"}, line("second"))
+	ticket("urgent", 80)
+	must.Eq(t, gang.Line{Position: 3, Ahead: "urgent"}, line("second"))
+	must.NoError(t, stores["urgent"].Close(ctx, sessions["urgent"]))
+	must.Eq(t, gang.Line{Position: 2, Ahead: "oldest"}, line("second"), must.Sprint("a ticket goes with its session"))
+
+	must.NoError(t, stores["oldest"].LeaveLine(ctx, "h100/spot", true))
+	must.Eq(t, gang.Line{Position: 1}, line("second"))
+	must.NoError(t, stores["oldest"].Remove(ctx))
+	_, err = stores["oldest"].AgreeSpec(ctx, gang.Spec{Nodes: 2})
+	must.NoError(t, err)
+	ticket("oldest", 50)
+	must.Eq(t, gang.Line{Position: 1}, line("oldest"), must.Sprint("it comes back to its old place"))
+	must.NoError(t, stores["oldest"].LeaveLine(ctx, "h100/spot", true))
+
+	sweeper := consul.NewSweeper(server.Client, "")
+	ages := func() int {
+		keys, _, err := server.Client.KV().Keys("nccl/v1/.age/", "", nil)
+		must.NoError(t, err)
+		return len(keys)
+	}
+	_, err = sweeper.Sweep(ctx, time.Now().Add(time.Hour), time.Minute)
+	must.NoError(t, err)
+	must.Eq(t, 1, ages())
+	_, err = sweeper.Sweep(ctx, time.Now().Add(25*time.Hour), time.Minute)
+	must.NoError(t, err)
+	must.Zero(t, ages(), must.Sprint("nobody came back for it in a day"))
+	all, err := consul.List(ctx, server.Client, "")
+	must.NoError(t, err)
+	for _, g := range all {
+		must.Eq(t, "a/b", g.Key.Namespace, must.Sprint("the line is no gang"))
+	}
 }

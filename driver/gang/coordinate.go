@@ -15,12 +15,14 @@ import (
 // step; the next one goes on from what stands in the store, and only waits
 // longer, never shorter, since its clocks begin anew.
 //
-//	forming ──all members, none holds a process──▶ preparing(g+1)
+//	forming ──all members, or enough after the last call; none holds a process──▶ preparing(g+1)
 //	preparing ──all prepared──▶ running
 //	preparing, running ──a member broken, lost or leaving──▶ stopping
+//	running with fewer than all ──others wait, and the interval is over──▶ stopping
 //	stopping ──all idle, or gone and fenced──▶ forming
-//	running ──all finished──▶ done
-//	any failure past the budget, or forming past its timeout ──▶ failed
+//	running ──all finished, or rank 0──▶ done
+//	any failure past the budget or without progress, or forming past its
+//	timeout while another gang is first in line ──▶ failed
 type Coordinator struct {
 	spec Spec
 	// entered is when this coordinator first saw the head's state.
@@ -29,6 +31,8 @@ type Coordinator struct {
 	gen     uint64
 	// lost is when a member of the view was first seen without a record.
 	lost map[string]time.Time
+	// enough is when a forming gang was first seen with its least members.
+	enough time.Time
 }
 
 // NewCoordinator begins a coordinator's term.
@@ -47,11 +51,20 @@ type Decision struct {
 	Again time.Time
 }
 
+// WantsLine reports whether the next decision depends on the line: the gang
+// has been forming for as long as it may unless it is the first.
+func (c *Coordinator) WantsLine(now time.Time, head Head) bool {
+	return head.State == Forming && c.spec.FormTimeout > 0 && c.state == Forming && c.gen == head.Generation &&
+		!now.Before(c.entered.Add(c.spec.FormTimeout))
+}
+
 // Decide takes what stands in the store, the members of the head's generation
-// in rank order, and the time. It costs O(members).
-func (c *Coordinator) Decide(now time.Time, head Head, view []Member, records []Record) Decision {
+// in rank order, the gang's place in the line (nil: not known) and the time.
+// It costs O(members).
+func (c *Coordinator) Decide(now time.Time, head Head, view []Member, records []Record, line *Line) Decision {
 	if head.State != c.state || head.Generation != c.gen {
 		c.entered, c.state, c.gen = now, head.State, head.Generation
+		c.enough = time.Time{}
 	}
 	byAlloc := make(map[string]Record, len(records))
 	for _, r := range records {
@@ -60,11 +73,11 @@ func (c *Coordinator) Decide(now time.Time, head Head, view []Member, records []
 	c.noteLost(now, view, byAlloc)
 	switch head.State {
 	case Forming:
-		return c.forming(now, head, view, records)
+		return c.forming(now, head, view, records, line)
 	case Preparing:
 		return c.preparing(now, head, view, byAlloc)
 	case Running:
-		return c.running(head, view, byAlloc)
+		return c.running(now, head, view, records, byAlloc)
 	case Stopping:
 		return c.stopping(now, head, view, byAlloc)
 	}
@@ -85,7 +98,7 @@ func (c *Coordinator) noteLost(now time.Time, view []Member, byAlloc map[string]
 	c.lost = gone
 }
 
-func (c *Coordinator) forming(now time.Time, head Head, view []Member, records []Record) Decision {
+func (c *Coordinator) forming(now time.Time, head Head, view []Member, records []Record, line *Line) Decision {
 	var ready []Member
 	for _, r := range records {
 		switch {
@@ -97,17 +110,27 @@ func (c *Coordinator) forming(now time.Time, head Head, view []Member, records [
 		case r.Phase == Idle && r.Generation >= head.Generation:
 			ready = append(ready, r.Member)
 		case r.Phase == Idle && !slices.ContainsFunc(view, func(m Member) bool { return m.Alloc == r.Member.Alloc }):
-			ready = append(ready, r.Member) // new here: it never had a process of this gang
+			ready = append(ready, r.Member) // new here, or a spare: it has no process of this generation
 		}
 	}
 	if len(ready) >= c.spec.Nodes {
-		return Decision{
-			Head: &Head{State: Preparing, Generation: head.Generation + 1, World: c.spec.Nodes, Restarts: head.Restarts,
-				Reason: fmt.Sprintf("%d members prepare generation %d", c.spec.Nodes, head.Generation+1)},
-			View: assignRanks(view, ready, c.spec.Nodes),
-		}
+		return c.form(head, view, ready, c.spec.Nodes)
 	}
 	waiting := fmt.Sprintf("%d of %d members; waiting for %d more", len(ready), c.spec.Nodes, c.spec.Nodes-len(ready))
+	if len(ready) < c.spec.Least() {
+		c.enough = time.Time{}
+	} else {
+		if c.enough.IsZero() {
+			c.enough = now
+		}
+		lastCall := c.enough.Add(c.spec.LastCall)
+		if !now.Before(lastCall) {
+			return c.form(head, view, ready, len(ready))
+		}
+		d := c.wait(head, fmt.Sprintf("%s; %d are enough, last call for %s", waiting, c.spec.Least(), c.spec.LastCall))
+		d.Again = lastCall
+		return d
+	}
 	if head.Orphan {
 		deadline := c.entered.Add(rejoinTimeout)
 		if !now.Before(deadline) {
@@ -117,16 +140,34 @@ func (c *Coordinator) forming(now time.Time, head Head, view []Member, records [
 		d.Again = deadline
 		return d
 	}
-	if c.spec.FormTimeout > 0 {
-		deadline := c.entered.Add(c.spec.FormTimeout)
-		if !now.Before(deadline) {
-			return c.end(head, fmt.Sprintf("not whole within form_timeout %s: %s (%s are here)", c.spec.FormTimeout, waiting, nodes(ready)))
-		}
+	if c.spec.FormTimeout == 0 {
+		return c.wait(head, waiting)
+	}
+	deadline := c.entered.Add(c.spec.FormTimeout)
+	if now.Before(deadline) {
 		d := c.wait(head, waiting)
 		d.Again = deadline
 		return d
 	}
-	return c.wait(head, waiting)
+	if line != nil && line.Ahead != "" {
+		return c.end(head, fmt.Sprintf("gave its nodes back: not whole within form_timeout %s, and %s is before it in line: %s", c.spec.FormTimeout, line.Ahead, waiting))
+	}
+	if line != nil {
+		waiting += "; first in line"
+	}
+	d := c.wait(head, waiting)
+	d.Again = now.Add(lineInterval)
+	return d
+}
+
+// form names the n members of the next generation.
+func (c *Coordinator) form(head Head, view, ready []Member, n int) Decision {
+	next := Head{State: Preparing, Generation: head.Generation + 1, World: n, Restarts: head.Restarts, Barren: head.Barren, Step: head.Step,
+		Reason: fmt.Sprintf("%d members prepare generation %d", n, head.Generation+1)}
+	if n < c.spec.Nodes {
+		next.Reason = fmt.Sprintf("%d members of %d prepare generation %d", n, c.spec.Nodes, head.Generation+1)
+	}
+	return Decision{Head: &next, View: assignRanks(view, ready, n)}
 }
 
 func (c *Coordinator) preparing(now time.Time, head Head, view []Member, byAlloc map[string]Record) Decision {
@@ -146,22 +187,56 @@ func (c *Coordinator) preparing(now time.Time, head Head, view []Member, byAlloc
 	}
 	deadline := c.entered.Add(c.spec.PrepareTimeout)
 	if !now.Before(deadline) {
-		return c.restart(head, fmt.Sprintf("not prepared within %s: %s", c.spec.PrepareTimeout, nodes(late)))
+		return c.restart(head, fmt.Sprintf("not prepared within %s: %s", c.spec.PrepareTimeout, nodes(late)), Exit{})
 	}
 	return Decision{Again: deadline}
 }
 
-func (c *Coordinator) running(head Head, view []Member, byAlloc map[string]Record) Decision {
+func (c *Coordinator) running(now time.Time, head Head, view []Member, records []Record, byAlloc map[string]Record) Decision {
 	if d, over := c.interrupted(head, view, byAlloc, true); over {
 		return d
 	}
-	for _, m := range view {
+	finished := 0
+	for rank, m := range view {
 		if byAlloc[m.Alloc].Phase != Finished {
-			return Decision{}
+			continue
+		}
+		finished++
+		if rank == 0 && c.spec.Completion == CompletionRank0 {
+			next := head
+			next.State, next.Reason = Done, "rank 0 finished"
+			return Decision{Head: &next}
 		}
 	}
+	if finished == len(view) {
+		next := head
+		next.State, next.Reason = Done, fmt.Sprintf("all %d members finished", len(view))
+		return Decision{Head: &next}
+	}
+	if finished > 0 || len(view) >= c.spec.Nodes || c.spec.GrowInterval == 0 {
+		return Decision{}
+	}
+	return c.grow(now, head, view, records)
+}
+
+// grow ends a generation that runs with fewer than all, once others wait and
+// it has run for the interval.
+func (c *Coordinator) grow(now time.Time, head Head, view []Member, records []Record) Decision {
+	var spares []Member
+	for _, r := range records {
+		if r.Phase == Idle && !r.Leaving && !slices.ContainsFunc(view, func(m Member) bool { return m.Alloc == r.Member.Alloc }) {
+			spares = append(spares, r.Member)
+		}
+	}
+	if len(spares) == 0 {
+		return Decision{}
+	}
+	if due := c.entered.Add(c.spec.GrowInterval); now.Before(due) {
+		return Decision{Again: due}
+	}
 	next := head
-	next.State, next.Reason = Done, fmt.Sprintf("all %d members finished", len(view))
+	next.State, next.Planned = Stopping, true
+	next.Reason = fmt.Sprintf("it grows from %d to %d members: %s", len(view), min(len(view)+len(spares), c.spec.Nodes), nodes(spares))
 	return Decision{Head: &next}
 }
 
@@ -174,10 +249,11 @@ func (c *Coordinator) interrupted(head Head, view []Member, byAlloc map[string]R
 		switch {
 		case here && r.Phase == Broken && r.Generation == head.Generation:
 			how := "could not be run"
+			var exit Exit
 			if r.Exit != nil {
-				how = r.Exit.String()
+				exit, how = *r.Exit, r.Exit.String()
 			}
-			return c.restart(head, fmt.Sprintf("rank %d on %s %s", rank, m.Node, how)), true
+			return c.restart(head, fmt.Sprintf("rank %d on %s %s", rank, m.Node, how), exit), true
 		case here && r.Leaving && left == "":
 			left = fmt.Sprintf("rank %d on %s was told to stop by Nomad", rank, m.Node)
 		case !here && lost == "":
@@ -188,7 +264,7 @@ func (c *Coordinator) interrupted(head Head, view []Member, byAlloc map[string]R
 	}
 	if reason := cmp.Or(left, lost); reason != "" {
 		next := head
-		next.State, next.Reason = Stopping, reason
+		next.State, next.Reason, next.Planned = Stopping, reason, lost == ""
 		return Decision{Head: &next}, true
 	}
 	return Decision{}, false
@@ -220,19 +296,40 @@ func (c *Coordinator) stopping(now time.Time, head Head, view []Member, byAlloc 
 		return Decision{Again: again}
 	}
 	next := head
-	next.State = Forming
+	next.State, next.Planned = Forming, false
 	return Decision{Head: &next}
 }
 
-// restart ends a generation for a failure, and the gang with it where that was one too many.
-func (c *Coordinator) restart(head Head, reason string) Decision {
+// restart ends a generation for a failure, and the gang with it where that was
+// one too many, or where too many in a row came without progress: a further
+// step of training where steps are reported, else a run of a minute.
+func (c *Coordinator) restart(head Head, reason string, exit Exit) Decision {
+	advanced := exit.Ran >= progressTime
+	if exit.Step > 0 || head.Step > 0 {
+		advanced = exit.Step > head.Step
+	}
+	next := head
+	next.Barren, next.Step = head.Barren+1, max(head.Step, exit.Step)
+	if advanced {
+		next.Barren = 0
+	}
+	if c.spec.NoProgress > 0 && next.Barren >= c.spec.NoProgress {
+		return c.end(head, fmt.Sprintf("%s; %d failures in a row without progress", reason, next.Barren))
+	}
 	if head.Restarts >= c.spec.Restarts {
 		return c.end(head, fmt.Sprintf("%s; no restart left of %d", reason, c.spec.Restarts))
 	}
-	next := head
 	next.State, next.Restarts, next.Reason = Stopping, head.Restarts+1, reason
 	return Decision{Head: &next}
 }
+
+// progressTime is how long a process must have run for its failure to count
+// as one after progress, where it reports no steps.
+const progressTime = time.Minute
+
+// lineInterval is how often a gang that is past its form timeout looks where
+// it stands in the line.
+const lineInterval = 5 * time.Second
 
 func (c *Coordinator) end(head Head, reason string) Decision {
 	next := head

@@ -27,6 +27,19 @@ type Key struct {
 type Spec struct {
 	// Nodes is the gang's size in members (one member a node).
 	Nodes int
+	// MinNodes is the least size the gang goes on with, 1 to Nodes. 0 stands
+	// for Nodes: a gang of fixed size, as releases without this field know it.
+	MinNodes int `json:",omitempty"`
+	// LastCall is how long a gang with at least MinNodes members waits for more.
+	LastCall time.Duration `json:",omitempty"`
+	// GrowInterval is how long a generation with fewer than Nodes members runs
+	// at least before it makes room for more; 0: it never does.
+	GrowInterval time.Duration `json:",omitempty"`
+	// Completion says when the gang is done.
+	Completion Completion `json:",omitempty"`
+	// NoProgress is how many failures in a row without progress end the gang,
+	// whatever its budget; 0: none do.
+	NoProgress int `json:",omitempty"`
 	// FormTimeout bounds the wait for all members; 0 waits for ever.
 	FormTimeout time.Duration
 	// PrepareTimeout bounds the wait for every named member to be prepared.
@@ -36,6 +49,35 @@ type Spec struct {
 	FenceDelay time.Duration
 	// Restarts is how many further generations a failure may cost the gang.
 	Restarts int
+}
+
+// Completion says which members must finish for the gang to be done.
+type Completion string
+
+const (
+	// CompletionAll: every member. The zero value stands for it.
+	CompletionAll Completion = "all"
+	// CompletionRank0: the member of rank 0; the others are stopped then.
+	CompletionRank0 Completion = "rank0"
+)
+
+// Least is the least number of members a generation can have.
+func (s Spec) Least() int {
+	if s.MinNodes == 0 {
+		return s.Nodes
+	}
+	return s.MinNodes
+}
+
+// Elastic reports whether the gang can run with fewer than all its members.
+func (s Spec) Elastic() bool { return s.Least() < s.Nodes }
+
+// Line is where a gang stands among those that wait for the same nodes.
+type Line struct {
+	// Ahead names the gang that is the first; empty: it is this one.
+	Ahead string
+	// Position is 1 for the first.
+	Position int
 }
 
 // Member is what a member publishes of itself.
@@ -91,6 +133,10 @@ type Exit struct {
 	Signal int `json:"signal,omitempty"`
 	// OOM is true where the kernel's out-of-memory killer ended it.
 	OOM bool `json:"oom,omitempty"`
+	// Ran is for how long it ran, 0 where that is not known.
+	Ran time.Duration `json:"ran,omitempty"`
+	// Step is the last step of training it reported, 0 where it reports none.
+	Step uint64 `json:"step,omitempty"`
 	// Err is why the process could not be run or watched; empty otherwise.
 	Err string `json:"err,omitempty"`
 	// Tail holds the last lines the process wrote to stderr, oldest first.

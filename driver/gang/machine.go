@@ -90,12 +90,19 @@ type (
 	// Publish: write this record to the store, until it stands there or a
 	// newer one does.
 	Publish struct{ Record Record }
+	// Keep: hold this record for the driver's next life. The gang need not know:
+	// a write that is saved for each member of each generation.
+	Keep struct{ Record Record }
 	// CreateHead: write this head where there is none.
 	CreateHead struct{ Head Head }
 	// Prepare, Start, Stop: begin the process operation.
 	Prepare struct{ Assignment Assignment }
 	Start   struct{ Generation uint64 }
-	Stop    struct{ Generation uint64 }
+	// A planned stop lets the processes agree on a checkpoint.
+	Stop struct {
+		Generation uint64
+		Planned    bool
+	}
 	// Tell: a milestone for people.
 	Tell struct{ Kind, Message string }
 	// End: take the record out of the store, then the member is over.
@@ -106,6 +113,7 @@ type (
 type Action interface{ action() }
 
 func (Publish) action()    {}
+func (Keep) action()       {}
 func (CreateHead) action() {}
 func (Prepare) action()    {}
 func (Start) action()      {}
@@ -139,7 +147,7 @@ func ResumeMachine(r Record, running bool) *Machine {
 func (m *Machine) Resume() []Action {
 	actions := []Action{Publish{m.record}}
 	if m.busy == stopping {
-		actions = append(actions, Stop{m.record.Generation})
+		actions = append(actions, Stop{Generation: m.record.Generation})
 	}
 	return actions
 }
@@ -188,10 +196,11 @@ func (m *Machine) Step(e Event) []Action {
 		}
 		if e.Err == nil {
 			m.record.Phase = Started
+			do(Keep{m.record})
 		} else {
 			m.broken(Exit{Generation: e.Generation, Err: e.Err.Error()}, do)
+			do(Publish{m.record})
 		}
-		do(Publish{m.record})
 	case StopEnded:
 		m.busy, m.stopped = nothing, false
 		m.record.Phase, m.record.Exit = Idle, nil
@@ -315,7 +324,8 @@ func (m *Machine) idle(do func(...Action)) {
 
 func (m *Machine) stop(do func(...Action)) {
 	m.busy, m.stopped = stopping, true
-	do(Stop{m.record.Generation})
+	planned := m.record.Leaving || m.seen && m.head.Generation == m.record.Generation && (m.head.State == Stopping && m.head.Planned || m.head.State == Done)
+	do(Stop{m.record.Generation, planned})
 }
 
 func (m *Machine) end(o Outcome, do func(...Action)) {

@@ -34,6 +34,11 @@ type simulation struct {
 	// arrive late, in any order, and even where the writer has died meanwhile.
 	inflight []*simDecision
 	states   map[string]bool
+	// views are the members of each generation that came to stand.
+	views map[uint64][]Member
+	named int
+	// crashed is set once a node has died: its record outlives it for a while.
+	crashed bool
 }
 
 const (
@@ -44,7 +49,7 @@ const (
 type simStore struct {
 	head     *Head
 	index    int
-	views    map[uint64][]Member
+	views    map[string][]Member // by name
 	records  map[string]simRecord
 	lock     int // session, 0: free
 	sessions map[int]time.Time
@@ -99,12 +104,26 @@ type simDecision struct {
 	half bool
 }
 
+// newSimulation makes a gang of one size for most seeds, and an elastic one,
+// or one that ends with rank 0, for the others.
 func newSimulation(seed uint64, nodes, faults int) *simulation {
 	s := &simulation{
 		rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), faults: faults,
 		spec:         Spec{Nodes: nodes, Restarts: 3, FormTimeout: time.Hour, PrepareTimeout: 5 * time.Minute, FenceDelay: time.Minute},
-		store:        simStore{views: map[uint64][]Member{}, records: map[string]simRecord{}, sessions: map[int]time.Time{}},
-		everPrepared: map[uint64]map[string]bool{}, goneSince: map[string]time.Time{}, states: map[string]bool{},
+		store:        simStore{views: map[string][]Member{}, records: map[string]simRecord{}, sessions: map[int]time.Time{}},
+		everPrepared: map[uint64]map[string]bool{}, goneSince: map[string]time.Time{}, states: map[string]bool{}, views: map[uint64][]Member{},
+	}
+	if seed%3 == 0 {
+		s.spec.MinNodes, s.spec.LastCall, s.spec.GrowInterval = 1+s.rng.IntN(nodes), 20*time.Second, 30*time.Second
+	}
+	if seed%7 == 0 {
+		s.spec.Completion = CompletionRank0
+	}
+	if seed%4 == 0 {
+		s.spec.NoProgress = 2
+	}
+	if seed%11 == 0 {
+		s.place() // one more than the gang has ranks
 	}
 	for range nodes {
 		s.place()
@@ -238,7 +257,7 @@ func (s *simulation) readHead(h *simHost) error {
 }
 
 func (s *simulation) assignment(h *simHost) *Assignment {
-	view := s.store.views[s.store.head.Generation]
+	view := s.store.views[s.store.head.View]
 	rank := slices.IndexFunc(view, func(m Member) bool { return m.Alloc == h.alloc })
 	if rank < 0 {
 		return nil
@@ -340,7 +359,7 @@ func (s *simulation) act(h *simHost, a Action) {
 		if h.slowStop {
 			most = 40
 		}
-		h.pending = append(h.pending, simPending{due: soon(most), event: StopEnded(a), do: func() {
+		h.pending = append(h.pending, simPending{due: soon(most), event: StopEnded{a.Generation}, do: func() {
 			h.running, h.prepared, h.exitTold = false, false, true
 		}})
 	case End:
@@ -354,7 +373,7 @@ func (s *simulation) act(h *simHost, a Action) {
 			s.store.lock = 0
 		}
 		if len(s.store.records) == 0 {
-			s.store.head, s.store.views, s.store.lock = nil, map[uint64][]Member{}, 0
+			s.store.head, s.store.views, s.store.lock = nil, map[string][]Member{}, 0
 			s.store.index++
 		}
 	}
@@ -383,11 +402,26 @@ func (s *simulation) coordinate(h *simHost) {
 		records = append(records, r.record)
 	}
 	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Member.Alloc, b.Member.Alloc) })
-	d := h.coord.Decide(s.now, *s.store.head, s.store.views[s.store.head.Generation], records)
+	d := h.coord.Decide(s.now, *s.store.head, s.store.views[s.store.head.View], records, s.line())
 	if d.Head != nil {
+		if d.View != nil {
+			s.named++
+			d.Head.View = fmt.Sprint(s.named)
+		}
 		h.decided = &simDecision{session: h.session, index: s.store.index, d: d, head: *s.store.head}
 		s.inflight = append(s.inflight, h.decided)
 	}
+}
+
+// line is mostly not known; now and then another gang is before this one.
+func (s *simulation) line() *Line {
+	switch s.rng.IntN(4) {
+	case 0:
+		return &Line{Position: 1}
+	case 1:
+		return &Line{Position: 2, Ahead: "default/other/gang"}
+	}
+	return nil
 }
 
 // deliverWrite lets one write reach the store: a large view in two
@@ -399,7 +433,7 @@ func (s *simulation) deliverWrite(i int) error {
 	next := *w.d.Head
 	if !refused && w.d.View != nil && !w.half {
 		w.half = true
-		s.writeShard(next.Generation, w.d.View, 0, len(w.d.View)/2)
+		s.writeShard(next.View, w.d.View, 0, len(w.d.View)/2)
 		return nil
 	}
 	s.inflight = slices.Delete(s.inflight, i, i+1)
@@ -415,10 +449,13 @@ func (s *simulation) deliverWrite(i int) error {
 		return fmt.Errorf("the generation went back from %d to %d", w.head.Generation, next.Generation)
 	}
 	if w.d.View != nil {
-		s.writeShard(next.Generation, w.d.View, len(w.d.View)/2, len(w.d.View))
-		if err := checkView(s.store.views[next.Generation], s.spec.Nodes); err != nil {
+		s.writeShard(next.View, w.d.View, len(w.d.View)/2, len(w.d.View))
+		if err := checkView(s.store.views[next.View], s.spec); err != nil {
 			return err
 		}
+	}
+	if w.d.View != nil {
+		s.views[next.Generation] = s.store.views[next.View]
 	}
 	s.store.head = &next
 	s.store.index++
@@ -426,16 +463,16 @@ func (s *simulation) deliverWrite(i int) error {
 	return nil
 }
 
-func (s *simulation) writeShard(generation uint64, view []Member, from, to int) {
-	stored := slices.Clone(s.store.views[generation])
+func (s *simulation) writeShard(name string, view []Member, from, to int) {
+	stored := slices.Clone(s.store.views[name])
 	if len(stored) != len(view) {
 		stored = make([]Member, len(view))
 	}
 	copy(stored[from:to], view[from:to])
-	s.store.views[generation] = stored
+	s.store.views[name] = stored
 }
 
-func checkView(view []Member, nodes int) error {
+func checkView(view []Member, spec Spec) error {
 	seen := map[string]bool{}
 	for _, m := range view {
 		if m.Alloc == "" || seen[m.Alloc] {
@@ -443,8 +480,8 @@ func checkView(view []Member, nodes int) error {
 		}
 		seen[m.Alloc] = true
 	}
-	if len(view) != nodes {
-		return fmt.Errorf("the view has %d ranks, expected %d", len(view), nodes)
+	if len(view) < spec.Least() || len(view) > spec.Nodes {
+		return fmt.Errorf("the view has %d ranks, expected %d to %d", len(view), spec.Least(), spec.Nodes)
 	}
 	return nil
 }
@@ -454,7 +491,7 @@ func (s *simulation) checkStart(h *simHost, g uint64) error {
 	if h.running {
 		return fmt.Errorf("%s starts generation %d while its process of generation %d runs", h.alloc, g, h.generation)
 	}
-	for _, m := range s.store.views[g] {
+	for _, m := range s.views[g] {
 		if !s.everPrepared[g][m.Alloc] {
 			return fmt.Errorf("%s starts generation %d before %s was prepared", h.alloc, g, m.Alloc)
 		}
@@ -487,8 +524,10 @@ func (s *simulation) fault() {
 		h.up, h.pending, h.publish, h.coord, h.decided, h.headSeen = false, nil, nil, nil, nil, 0
 	case 2: // the node dies, and Nomad places another
 		s.logf("node of %s dies", h.alloc)
-		h.dead, h.running, h.prepared = true, false, false
-		s.place()
+		h.dead, h.running, h.prepared, s.crashed = true, false, false, true
+		if !s.spec.Elastic() || s.rng.IntN(2) == 0 {
+			s.place()
+		}
 	case 3: // Nomad may take a node that is cut off for lost, and place another
 		s.logf("%s is cut off", h.alloc)
 		if !h.cut {
@@ -558,11 +597,15 @@ func (s *simulation) finish(steps int) error {
 	return fmt.Errorf("no end after %d steps: head %+v", steps, s.store.head)
 }
 
+// checkEnd: what a node leaves that died goes with its session, and the head,
+// where no member outlived it, with the driver's sweep.
 func (s *simulation) checkEnd() error {
+	s.now = s.now.Add(2 * simTTL)
+	s.expireSessions()
 	if len(s.store.records) > 0 {
 		return fmt.Errorf("records are left: %v", s.store.records)
 	}
-	if s.store.head != nil {
+	if s.store.head != nil && !s.crashed {
 		return fmt.Errorf("the head is left: %v", *s.store.head)
 	}
 	for _, h := range s.hosts {

@@ -3,6 +3,7 @@
 package gang
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ const (
 	maxHead   = 512
 	maxRecord = 32 << 10
 	maxReason = 240
+	// maxViewName bounds Head.View.
+	maxViewName = 16
 	// MaxNodes bounds a gang: its members fit into Consul's key-value store
 	// and one coordinator's reading of it.
 	MaxNodes = 4096
@@ -48,6 +51,9 @@ type Head struct {
 	V          int    `json:"v"`
 	State      State  `json:"state"`
 	Generation uint64 `json:"generation"`
+	// View names the generation's view: of several that coordinators began to
+	// write, the one that this head was written with.
+	View string `json:"view,omitempty"`
 	// World is the number of members of the generation.
 	World int `json:"world"`
 	// Restarts counts the generations that a failure has ended.
@@ -55,6 +61,13 @@ type Head struct {
 	// Orphan is set on a head that a member wrote again after the gang's keys
 	// had gone: the others come back soon, or they have ended.
 	Orphan bool `json:"orphan,omitempty"`
+	// Planned is set where a generation ends without a fault: all its processes
+	// can still agree on a checkpoint, and get the whole grace for it.
+	Planned bool `json:"planned,omitempty"`
+	// Barren counts the failures in a row without progress between them, and
+	// Step is the furthest step of training that a failed process reported.
+	Barren int    `json:"barren,omitempty"`
+	Step   uint64 `json:"step,omitempty"`
 	// Reason says why, for people: what is waited for, what failed.
 	Reason string `json:"reason,omitempty"`
 }
@@ -67,7 +80,8 @@ const (
 	Idle Phase = "idle"
 	// Prepared: the process is ready and waits to be started.
 	Prepared Phase = "prepared"
-	// Started: the process runs.
+	// Started: the process runs. The store may still say Prepared: with the
+	// generation running that means the same.
 	Started Phase = "started"
 	// Finished: the process ended with exit code 0.
 	Finished Phase = "finished"
@@ -120,8 +134,11 @@ func DecodeHead(data []byte) (Head, error) {
 	default:
 		return h, fmt.Errorf("head: state %q; allowed are forming, preparing, running, stopping, done, failed", shorten(string(h.State), 40))
 	}
-	if h.World < 0 || h.World > MaxNodes || h.Restarts < 0 {
-		return h, fmt.Errorf("head: world %d, restarts %d; allowed are 0 to %d and 0 or more", h.World, h.Restarts, MaxNodes)
+	if h.World < 0 || h.World > MaxNodes || h.Restarts < 0 || h.Barren < 0 {
+		return h, fmt.Errorf("head: world %d, restarts %d, barren %d; allowed are 0 to %d, 0 or more, 0 or more", h.World, h.Restarts, h.Barren, MaxNodes)
+	}
+	if len(h.View) > maxViewName || strings.ContainsFunc(h.View, func(r rune) bool { return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'f') }) {
+		return h, fmt.Errorf("head: view %q; allowed are up to %d hexadecimal digits", shorten(h.View, 40), maxViewName)
 	}
 	h.Reason = shorten(h.Reason, maxReason)
 	return h, nil
@@ -207,6 +224,23 @@ func (s Spec) Validate() error {
 	if s.Nodes < 1 || s.Nodes > MaxNodes {
 		errs = append(errs, fmt.Errorf("gang.nodes: %d; allowed are 1 to %d", s.Nodes, MaxNodes))
 	}
+	if s.MinNodes < 0 || s.MinNodes > s.Nodes {
+		errs = append(errs, fmt.Errorf("gang.min_nodes: %d; allowed are 0 (all) to gang.nodes, %d", s.MinNodes, s.Nodes))
+	}
+	if s.LastCall < 0 {
+		errs = append(errs, fmt.Errorf("gang.last_call: %s; allowed are 0s and more", s.LastCall))
+	}
+	if s.GrowInterval < 0 {
+		errs = append(errs, fmt.Errorf("gang.grow_interval: %s; allowed are 0s (never) and more", s.GrowInterval))
+	}
+	switch s.Completion {
+	case "", CompletionAll, CompletionRank0:
+	default:
+		errs = append(errs, fmt.Errorf("gang.completion: %q; allowed are %q and %q", s.Completion, CompletionAll, CompletionRank0))
+	}
+	if s.NoProgress < 0 || s.NoProgress > 1_000_000 {
+		errs = append(errs, fmt.Errorf("gang.no_progress: %d; allowed are 0 (off) to 1000000", s.NoProgress))
+	}
 	if s.Restarts < 0 || s.Restarts > 1_000_000 {
 		errs = append(errs, fmt.Errorf("gang.restarts: %d; allowed are 0 to 1000000", s.Restarts))
 	}
@@ -232,6 +266,11 @@ func (s Spec) Agree(gang Spec) error {
 		}
 	}
 	differs("nodes", s.Nodes, gang.Nodes)
+	differs("min_nodes", s.Least(), gang.Least())
+	differs("last_call", s.LastCall, gang.LastCall)
+	differs("grow_interval", s.GrowInterval, gang.GrowInterval)
+	differs("completion", cmp.Or(s.Completion, CompletionAll), cmp.Or(gang.Completion, CompletionAll))
+	differs("no_progress", s.NoProgress, gang.NoProgress)
 	differs("restarts", s.Restarts, gang.Restarts)
 	differs("form_timeout", s.FormTimeout, gang.FormTimeout)
 	differs("prepare_timeout", s.PrepareTimeout, gang.PrepareTimeout)

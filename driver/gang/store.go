@@ -35,16 +35,26 @@ type Store interface {
 	CreateHead(ctx context.Context, h Head) error
 	// WatchHead reads the head; nil where there is none.
 	WatchHead(ctx context.Context, index uint64) (h *Head, next uint64, err error)
-	// ReadView reads the members of a generation in rank order.
-	ReadView(ctx context.Context, generation uint64) ([]Member, error)
+	// ReadView reads the members of a head's generation in rank order.
+	ReadView(ctx context.Context, h Head) ([]Member, error)
 
 	// WatchLock reads which session holds the coordinator's lock; empty: none.
 	WatchLock(ctx context.Context, index uint64) (holder string, next uint64, err error)
 	// TryLock takes the lock for a session, if it is free.
 	TryLock(ctx context.Context, session string) (bool, error)
 	// Decide writes a coordinator's decision, made when the head stood at
-	// index: false where the lock or the head has changed since.
+	// index: false where the lock or the head has changed since. It gives a new
+	// view its name.
 	Decide(ctx context.Context, session string, index uint64, d Decision) (bool, error)
+
+	// TakeTicket puts the gang in line for a pool's nodes, under the
+	// coordinator's session; the age is the store's to fill in.
+	TakeTicket(ctx context.Context, session, pool string, t Ticket) error
+	// ReadLine reads where the gang's ticket stands.
+	ReadLine(ctx context.Context, pool string) (Line, error)
+	// LeaveLine takes the gang out of the line. With keepAge it stands where it
+	// stood when it comes back within a day.
+	LeaveLine(ctx context.Context, pool string, keepAge bool) error
 
 	// Remove takes all keys of the gang out, if it has no member.
 	Remove(ctx context.Context) error

@@ -30,6 +30,9 @@ type Options struct {
 	Self  gang.Member
 	Key   gang.Key
 	Store gang.Store
+	// Pool and Priority are the gang's place in the line for nodes.
+	Pool     string
+	Priority int
 	// Runner runs the processes.
 	Runner Runner
 	// Report is told milestones; it must not block for long.
@@ -71,7 +74,7 @@ type Result struct {
 // It costs one blocking query, on the head, and one renewal each third of the
 // TTL; the coordinator has two more queries.
 func Run(ctx context.Context, o Options) Result {
-	l := &loop{o: o, events: make(chan gang.Event, 16), views: map[uint64][]gang.Member{}, waitGap: 2 * time.Second}
+	l := &loop{o: o, events: make(chan gang.Event, 16), views: map[string][]gang.Member{}, waitGap: 2 * time.Second}
 	if o.Resume != nil {
 		l.o.Self = o.Resume.Record.Member
 		l.machine = gang.ResumeMachine(o.Resume.Record, o.Running)
@@ -108,7 +111,7 @@ type loop struct {
 	record  outbox
 
 	viewsMu sync.Mutex
-	views   map[uint64][]gang.Member
+	views   map[string][]gang.Member
 
 	cancelPrepare context.CancelFunc
 	lastBroken    string
@@ -216,6 +219,8 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 		switch a := a.(type) {
 		case gang.Publish:
 			l.publish(a.Record)
+		case gang.Keep:
+			l.keep(a.Record)
 		case gang.CreateHead:
 			l.begin(ctx, func(ctx context.Context) { l.untilDone(ctx, func() error { return l.o.Store.CreateHead(ctx, a.Head) }) })
 		case gang.Prepare:
@@ -232,7 +237,7 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 				l.tell(ctx, gang.StartEnded{Generation: a.Generation, Err: l.o.Runner.Start(ctx, a.Generation)})
 			})
 		case gang.Stop:
-			l.begin(ctx, func(ctx context.Context) { l.stopProcess(ctx, a.Generation) })
+			l.begin(ctx, func(ctx context.Context) { l.stopProcess(ctx, a) })
 		case gang.Tell:
 			l.report(a)
 		case gang.End:
@@ -243,14 +248,14 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 }
 
 // stopProcess does not give up: while a process is left the generation is not over.
-func (l *loop) stopProcess(ctx context.Context, generation uint64) {
+func (l *loop) stopProcess(ctx context.Context, stop gang.Stop) {
 	for {
-		err := l.o.Runner.Stop(ctx, generation)
+		err := l.o.Runner.Stop(ctx, stop.Generation, stop.Planned)
 		if err == nil {
-			l.tell(ctx, gang.StopEnded{Generation: generation})
+			l.tell(ctx, gang.StopEnded{Generation: stop.Generation})
 			return
 		}
-		l.o.Report(Event{"Stopping", fmt.Sprintf("Generation %d cannot be stopped yet: %v", generation, err)})
+		l.o.Report(Event{"Stopping", fmt.Sprintf("Generation %d cannot be stopped yet: %v", stop.Generation, err)})
 		if !pause(ctx, 5*time.Second) {
 			return
 		}
@@ -275,10 +280,14 @@ func (l *loop) report(t gang.Tell) {
 
 // publish keeps the record for the driver's next life, then for the gang.
 func (l *loop) publish(r gang.Record) {
+	l.keep(r)
+	l.record.put(r)
+}
+
+func (l *loop) keep(r gang.Record) {
 	if err := l.o.Save(State{Session: l.session.current(), Record: r}); err != nil {
 		l.o.Report(Event{"Warning", fmt.Sprintf("cannot keep the state for a restart of the driver: %v", err)})
 	}
-	l.record.put(r)
 }
 
 // leave takes this member out of the store; the last one takes the gang out.

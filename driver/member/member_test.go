@@ -29,10 +29,16 @@ type runner struct {
 	running    uint64
 	starts     []uint64
 	prepareErr error
+	planned    []bool // of each stop
 	exits      chan gang.Exit
+	slow       bool // Prepare takes until it is given up
 }
 
-func (r *runner) Prepare(_ context.Context, a gang.Assignment) error {
+func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
+	if r.slow {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.assignment, r.prepared = a, a.Generation
@@ -47,10 +53,11 @@ func (r *runner) Start(_ context.Context, generation uint64) error {
 	return nil
 }
 
-func (r *runner) Stop(_ context.Context, generation uint64) error {
+func (r *runner) Stop(_ context.Context, generation uint64, planned bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = 0
+	r.planned = append(r.planned, planned)
 	return nil
 }
 
@@ -105,21 +112,23 @@ type table struct {
 	key      gang.Key
 	grace    time.Duration
 	disagree time.Duration
+	priority int
+	slow     bool
 }
 
 func newTable(t *testing.T, nodes int) *table {
-	return &table{t: t, server: consultest.Start(t), grace: 5 * time.Minute,
+	return &table{t: t, server: consultest.Start(t), grace: 5 * time.Minute, priority: 50,
 		spec: gang.Spec{Nodes: nodes, Restarts: 1, PrepareTimeout: time.Minute, FenceDelay: time.Second},
 		key:  gang.Key{Region: "global", Namespace: "default", Job: "a/b", Group: "g", Run: "r"}}
 }
 
 func (tb *table) join(i int, resume *member.State) *seat {
-	s := &seat{runner: &runner{alloc: fmt.Sprintf("alloc-%d", i), exits: make(chan gang.Exit, 4)},
+	s := &seat{runner: &runner{alloc: fmt.Sprintf("alloc-%d", i), exits: make(chan gang.Exit, 4), slow: tb.slow},
 		leave: make(chan struct{}), done: make(chan member.Result, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	tb.t.Cleanup(cancel)
-	o := member.Options{Spec: tb.spec, Key: tb.key, Runner: s.runner, Leave: s.leave, Resume: resume, Running: resume != nil,
+	o := member.Options{Spec: tb.spec, Key: tb.key, Pool: "default", Priority: tb.priority, Runner: s.runner, Leave: s.leave, Resume: resume, Running: resume != nil,
 		Store:      consul.New(tb.server.Client, "", tb.key, s.alloc, 10*time.Second),
 		SessionTTL: 10 * time.Second, ConsulGrace: tb.grace, DisagreeGrace: tb.disagree,
 		Self: gang.Member{Alloc: s.alloc, Index: i, Node: fmt.Sprintf("node-%d", i), Slots: 8,
@@ -175,6 +184,7 @@ func TestAGangStartsRestartsAndEndsTogether(t *testing.T) {
 	}
 	seats[2].exit(1, "CUDA error", "Traceback: boom")
 	tb.all(seats, 2)
+	must.Eq(t, []bool{false}, seats[0].planned, must.Sprint("after a failure nobody can agree on a checkpoint"))
 	for i, s := range seats {
 		must.Eq(t, i, s.assignment.Rank, must.Sprint("ranks are sticky"))
 		must.Eq(t, 1, s.assignment.Restarts)
@@ -223,6 +233,100 @@ func TestAMemberWithAnotherSpecSaysBothValues(t *testing.T) {
 	must.Eq(t, "stopped by Nomad", later.result(t).Reason)
 	must.Eq(t, "stopped by Nomad", first.result(t).Reason)
 	tb.nothingLeft()
+}
+
+func TestAnElasticGangShrinksAndGrowsAgain(t *testing.T) {
+	tb := newTable(t, 3)
+	tb.spec.Restarts, tb.spec.MinNodes, tb.spec.LastCall, tb.spec.GrowInterval = 0, 2, time.Second, 2*time.Second
+	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
+	tb.all(seats, 1)
+	must.True(t, seats[0].heard("2 of 3 members; waiting for 1 more; 2 are enough, last call for 1s"))
+	must.Len(t, 2, seats[0].assignment.Members)
+	seats = append(seats, tb.join(2, nil))
+	tb.all(seats, 2)
+	must.True(t, seats[0].heard("it grows from 2 to 3 members: node-2"))
+	must.Eq(t, []bool{true}, seats[0].planned)
+	must.Eq(t, 2, seats[2].assignment.Rank)
+	close(seats[0].leave)
+	seats[0].result(t)
+	tb.all(seats[1:], 3)
+	must.Len(t, 2, seats[2].assignment.Members)
+	must.Eq(t, 1, seats[1].assignment.Rank, must.Sprint("it keeps its rank"))
+	must.Eq(t, 0, seats[2].assignment.Rank, must.Sprint("it takes one that is left"))
+	for _, s := range seats[1:] {
+		s.exit(0)
+	}
+	for _, s := range seats[1:] {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
+	tb.nothingLeft()
+}
+
+func TestMembersThatPrepareAreStoppedAndLeaveNothing(t *testing.T) {
+	tb := newTable(t, 2)
+	tb.slow = true
+	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
+	for _, s := range seats {
+		tb.eventually("both prepare", func() bool { return s.heard("Generation 1: rank") })
+	}
+	for _, s := range seats {
+		close(s.leave)
+	}
+	for _, s := range seats {
+		must.Eq(t, "stopped by Nomad", s.result(t).Reason)
+		must.Nil(t, s.starts)
+	}
+	tb.nothingLeft()
+}
+
+func TestRank0EndsTheOthers(t *testing.T) {
+	tb := newTable(t, 2)
+	tb.spec.Completion = gang.CompletionRank0
+	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
+	tb.all(seats, 1)
+	seats[0].exit(0)
+	for _, s := range seats {
+		r := s.result(t)
+		must.Eq(t, gang.Done, r.State)
+		must.Eq(t, "rank 0 finished", r.Reason)
+		must.Eq(t, 0, s.runs())
+	}
+	tb.nothingLeft()
+}
+
+func TestOfTwoGangsThatEachHoldAPartTheSecondInLineGivesItsNodesBack(t *testing.T) {
+	first := newTable(t, 2)
+	first.spec.FormTimeout = 6 * time.Second
+	second := &table{t: t, server: first.server, grace: first.grace, spec: first.spec, key: first.key, priority: 50}
+	second.key.Job = "younger"
+	a := first.join(0, nil)
+	first.eventually("the first waits", func() bool { return a.heard("1 of 2 members") })
+	b := second.join(1, nil)
+	r := b.result(t)
+	must.Eq(t, gang.Failed, r.State)
+	must.StrContains(t, r.Reason, "gave its nodes back: not whole within form_timeout 6s, and default/a/b/g is before it in line")
+	first.eventually("the first knows it is the first", func() bool { return a.heard("1 of 2 members; waiting for 1 more; first in line") })
+	seats := []*seat{a, first.join(2, nil)}
+	first.all(seats, 1)
+	for _, s := range seats {
+		s.exit(0)
+	}
+	for _, s := range seats {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
+	keys, _, err := first.server.Client.KV().Keys("nccl/", "", nil)
+	must.NoError(t, err)
+	must.Len(t, 1, keys, must.Sprint("the second one's age is kept, and nothing else"))
+	must.StrContains(t, keys[0], "/.age/")
+	seats = []*seat{second.join(3, nil), second.join(4, nil)}
+	second.all(seats, 1)
+	for _, s := range seats {
+		s.exit(0)
+	}
+	for _, s := range seats {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
+	second.nothingLeft()
 }
 
 func TestALeaverIsReplacedWithoutCostingARestart(t *testing.T) {

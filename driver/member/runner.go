@@ -19,9 +19,11 @@ type Runner interface {
 	// Start lets the prepared process run.
 	Start(ctx context.Context, generation uint64) error
 	// Stop ends the generation's process and all its children: the configured
-	// signal, the grace, then a kill. It returns when none of them is left,
-	// also where the process had never started.
-	Stop(ctx context.Context, generation uint64) error
+	// signal, the grace, then a kill. The grace is that for a checkpoint where
+	// the stop is planned, else a short one: with a rank gone the others wait in
+	// a collective that never ends. It returns when no process is left, also
+	// where none had ever started.
+	Stop(ctx context.Context, generation uint64, planned bool) error
 	// Exited delivers the end of each started process once, also of those
 	// that Stop ended.
 	Exited() <-chan gang.Exit

@@ -41,7 +41,7 @@ func (l *loop) watchHead(ctx context.Context) {
 			continue // the query's time was up
 		}
 		seen := gang.HeadSeen{Head: *head}
-		view, err := l.view(ctx, head.Generation)
+		view, err := l.view(ctx, *head)
 		if err != nil {
 			l.session.trouble(l.o, err)
 			pause(ctx, time.Second)
@@ -56,22 +56,19 @@ func (l *loop) watchHead(ctx context.Context) {
 }
 
 // view reads a generation's members once.
-func (l *loop) view(ctx context.Context, generation uint64) ([]gang.Member, error) {
-	if generation == 0 {
-		return nil, nil
-	}
+func (l *loop) view(ctx context.Context, h gang.Head) ([]gang.Member, error) {
 	l.viewsMu.Lock()
 	defer l.viewsMu.Unlock()
-	if view, ok := l.views[generation]; ok {
+	if view, ok := l.views[h.View]; ok {
 		return view, nil
 	}
-	view, err := l.o.Store.ReadView(ctx, generation)
+	view, err := l.o.Store.ReadView(ctx, h)
 	if err != nil {
 		return nil, err
 	}
 	if len(view) > 0 {
 		clear(l.views)
-		l.views[generation] = view
+		l.views[h.View] = view
 	}
 	return view, nil
 }
@@ -131,6 +128,7 @@ func (l *loop) coordinate(ctx context.Context) {
 // looks at the members at most every 250 ms.
 func (l *loop) term(ctx context.Context, session string) {
 	c := gang.NewCoordinator(l.o.Spec)
+	line := waitingLine{loop: l, session: session}
 	var index uint64
 	again := time.Time{}
 	for ctx.Err() == nil {
@@ -154,22 +152,25 @@ func (l *loop) term(ctx context.Context, session string) {
 			pause(ctx, 500*time.Millisecond)
 			continue
 		}
-		view, err := l.view(ctx, head.Generation)
+		view, err := l.view(ctx, *head)
 		if err != nil {
 			l.session.trouble(l.o, err)
 			pause(ctx, time.Second)
 			continue
 		}
 		index = next
-		d := c.Decide(time.Now(), *head, view, records)
-		again = d.Again
+		d := c.Decide(time.Now(), *head, view, records, line.place(ctx, c, *head))
+		again = line.again(d.Again)
 		if d.Head != nil {
 			index, again = 0, time.Time{} // look again at once: one step can lead to the next
 			if ok, err := l.o.Store.Decide(ctx, session, headIndex, d); err != nil {
 				l.session.trouble(l.o, err)
 				pause(ctx, time.Second)
-			} else if ok && d.Head.State.Final() {
-				return
+			} else if ok {
+				line.follow(ctx, *d.Head)
+				if d.Head.State.Final() {
+					return
+				}
 			}
 		}
 		if rest := 250*time.Millisecond - time.Since(begin); rest > 0 {

@@ -200,7 +200,7 @@ func ClassOf(before, after gang.Head) Class {
 		return Failure
 	case strings.HasPrefix(after.Reason, "it grows "):
 		return Grow
-	case strings.HasSuffix(after.Reason, " was told to stop by Nomad"):
+	case after.Planned:
 		return Leave
 	}
 	return Lost

@@ -99,6 +99,7 @@ func TestWhyAGenerationEndedFollowsFromItsHeads(t *testing.T) {
 	stopping := func(restarts int, reason string) gang.Head {
 		return gang.Head{State: gang.Stopping, Generation: 3, Restarts: restarts, Reason: reason}
 	}
+	planned := func(h gang.Head) gang.Head { h.Planned = true; return h }
 	for name, c := range map[string]struct {
 		before, after gang.Head
 		want          Class
@@ -106,8 +107,8 @@ func TestWhyAGenerationEndedFollowsFromItsHeads(t *testing.T) {
 		"a rank failed":               {running, stopping(2, "rank 1 on n2 exited with code 1"), Failure},
 		"a node is lost":              {running, stopping(1, "rank 1 on n2 is lost: its session is gone"), Lost},
 		"a process is lost":           {running, stopping(1, "rank 1 on n2 lost its process"), Lost},
-		"Nomad stops a member":        {running, stopping(1, "rank 1 on n2 was told to stop by Nomad"), Leave},
-		"it grows":                    {running, stopping(1, "it grows from 2 to 4 members: n3, n4"), Grow},
+		"Nomad stops a member":        {running, planned(stopping(1, "rank 1 on n2 was told to stop by Nomad")), Leave},
+		"it grows":                    {running, planned(stopping(1, "it grows from 2 to 4 members: n3, n4")), Grow},
 		"it still stops":              {stopping(2, "x"), stopping(2, "y"), ""},
 		"it runs":                     {gang.Head{State: gang.Preparing, Generation: 3}, running, ""},
 		"it is done":                  {running, gang.Head{State: gang.Done, Generation: 3}, ""},

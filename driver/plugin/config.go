@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
+	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
@@ -64,6 +66,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
+	"pool":         withDefault("pool", "string", `"default"`),
 })
 
 // Config is the decoded configSpec.
@@ -104,6 +107,8 @@ type Config struct {
 	SessionTTL  string `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
 	Topology string `codec:"topology"`
+	// Pool names the nodes that gangs compete for.
+	Pool string `codec:"pool"`
 }
 
 // settings are a Config with its values read.
@@ -118,13 +123,17 @@ type settings struct {
 	consulGrace time.Duration
 	sessionTTL  time.Duration
 	topology    string
+	pool        string
 }
 
 // read checks each field; it looks at no network.
 func (c Config) read() (settings, error) {
-	s := settings{iface: c.Network.Interface, topology: c.Topology, consul: consul.Config(c.Consul)}
+	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul)}
 	errs := []error{s.consul.Validate()}
 	var err error
+	if len(s.pool) > maxPool {
+		errs = append(errs, fmt.Errorf("pool: %q; allowed are 1 to %d bytes", s.pool, maxPool))
+	}
 	if c.Network.CIDR != "" {
 		if s.cidr, err = netip.ParsePrefix(c.Network.CIDR); err != nil {
 			errs = append(errs, fmt.Errorf("network.cidr: %q; allowed is a prefix such as 10.0.0.0/16", c.Network.CIDR))
@@ -171,16 +180,26 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"nodes":           hclspec.NewAttr("nodes", "number", true),
 		"ports":           withDefault("ports", "list(string)", `["gang_a", "gang_b"]`),
 		"restarts":        withDefault("restarts", "number", "3"),
-		"form_timeout":    withDefault("form_timeout", "string", `"0s"`),
+		"form_timeout":    withDefault("form_timeout", "string", `"10m"`),
 		"prepare_timeout": withDefault("prepare_timeout", "string", `"10m"`),
 		"fence_delay":     withDefault("fence_delay", "string", `"5s"`),
+		"min_nodes":       withDefault("min_nodes", "number", "0"),
+		"last_call":       withDefault("last_call", "string", `"30s"`),
+		"grow_interval":   withDefault("grow_interval", "string", `"10m"`),
+		"completion":      withDefault("completion", "string", `"all"`),
+		"no_progress":     withDefault("no_progress", "number", "5"),
+		"pool":            attr("pool", "string"),
+		"priority":        withDefault("priority", "number", "50"),
 		"run":             withDefault("run", "string", `"0"`),
 	})),
 	"checkpoint": hclspec.NewBlock("checkpoint", false, hclspec.NewObject(map[string]*hclspec.Spec{
-		"signal": withDefault("signal", "string", `"SIGTERM"`),
-		"grace":  withDefault("grace", "string", `"30s"`),
-		"dir":    attr("dir", "string"),
+		"signal":        withDefault("signal", "string", `"SIGTERM"`),
+		"grace":         withDefault("grace", "string", `"30s"`),
+		"failure_grace": withDefault("failure_grace", "string", `"5s"`),
+		"dir":           attr("dir", "string"),
 	})),
+	"preflight": preflightSpec,
+	"progress":  progressSpec,
 })
 
 // TaskConfig is the decoded taskConfigSpec.
@@ -197,13 +216,23 @@ type TaskConfig struct {
 		FormTimeout    string   `codec:"form_timeout"`
 		PrepareTimeout string   `codec:"prepare_timeout"`
 		FenceDelay     string   `codec:"fence_delay"`
+		MinNodes       int      `codec:"min_nodes"`
+		LastCall       string   `codec:"last_call"`
+		GrowInterval   string   `codec:"grow_interval"`
+		Completion     string   `codec:"completion"`
+		NoProgress     int      `codec:"no_progress"`
+		Pool           string   `codec:"pool"`
+		Priority       int      `codec:"priority"`
 		Run            string   `codec:"run"`
 	} `codec:"gang"`
 	Checkpoint struct {
-		Signal string `codec:"signal"`
-		Grace  string `codec:"grace"`
-		Dir    string `codec:"dir"`
+		Signal       string `codec:"signal"`
+		Grace        string `codec:"grace"`
+		FailureGrace string `codec:"failure_grace"`
+		Dir          string `codec:"dir"`
 	} `codec:"checkpoint"`
+	Preflight PreflightConfig `codec:"preflight"`
+	Progress  ProgressConfig  `codec:"progress"`
 }
 
 // taskSettings are a TaskConfig with its values read.
@@ -211,7 +240,17 @@ type taskSettings struct {
 	spec   gang.Spec
 	signal syscall.Signal
 	grace  time.Duration
+	// failureGrace is the grace where the stop is not planned.
+	failureGrace time.Duration
+	preflight    preflight.Steps
+	progress     *progressSettings // nil: not asked for
 }
+
+// defaultPool is the pool of nodes whose configuration names none.
+const (
+	defaultPool = "default"
+	maxPool     = 128
+)
 
 // rasLabel is the port label that NCCL's RAS gets, where the group reserves one.
 const rasLabel = "gang_ras"
@@ -239,11 +278,22 @@ func (c TaskConfig) read() (taskSettings, error) {
 	if len(c.Gang.Ports) != 2 || c.Gang.Ports[0] == c.Gang.Ports[1] {
 		take(fmt.Errorf("gang.ports: %q; allowed are two different labels of ports in the group's network block", c.Gang.Ports))
 	}
+	if c.Gang.Priority < 1 || c.Gang.Priority > gang.MaxPriority {
+		take(fmt.Errorf("gang.priority: %d; allowed are 1 to %d", c.Gang.Priority, gang.MaxPriority))
+	}
+	if len(c.Gang.Pool) > maxPool {
+		take(fmt.Errorf("gang.pool: %q; allowed are up to %d bytes", c.Gang.Pool, maxPool))
+	}
 	if c.Gang.Run == "" || len(c.Gang.Run) > 128 {
 		take(fmt.Errorf("gang.run: %q; allowed are 1 to 128 bytes", c.Gang.Run))
 	}
 	var err error
-	s.spec = gang.Spec{Nodes: c.Gang.Nodes, Restarts: c.Gang.Restarts}
+	s.spec = gang.Spec{Nodes: c.Gang.Nodes, MinNodes: c.Gang.MinNodes, Restarts: c.Gang.Restarts,
+		Completion: gang.Completion(c.Gang.Completion), NoProgress: c.Gang.NoProgress}
+	s.spec.LastCall, err = duration("gang.last_call", c.Gang.LastCall, 0)
+	take(err)
+	s.spec.GrowInterval, err = duration("gang.grow_interval", c.Gang.GrowInterval, 0)
+	take(err)
 	s.spec.FormTimeout, err = duration("gang.form_timeout", c.Gang.FormTimeout, 0)
 	take(err)
 	s.spec.PrepareTimeout, err = duration("gang.prepare_timeout", c.Gang.PrepareTimeout, time.Second)
@@ -257,12 +307,18 @@ func (c TaskConfig) read() (taskSettings, error) {
 	}
 	signal, grace := c.Checkpoint.Signal, c.Checkpoint.Grace
 	if signal == "" && grace == "" { // no checkpoint block
-		signal, grace = "SIGTERM", "30s"
+		signal, grace, c.Checkpoint.FailureGrace = "SIGTERM", "30s", "5s"
 	}
 	if s.signal, err = parseSignal(signal); err != nil {
 		take(fmt.Errorf("checkpoint.signal: %w", err))
 	}
 	s.grace, err = duration("checkpoint.grace", grace, 0)
+	take(err)
+	s.failureGrace, err = duration("checkpoint.failure_grace", c.Checkpoint.FailureGrace, 0)
+	take(err)
+	s.progress, err = c.Progress.read()
+	take(err)
+	s.preflight, err = c.Preflight.read(s.spec.PrepareTimeout)
 	take(err)
 	if d := c.Checkpoint.Dir; d != "" && !filepath.IsAbs(d) {
 		take(fmt.Errorf("checkpoint.dir: %q; allowed is an absolute path", d))

@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/process"
 )
 
@@ -48,7 +50,10 @@ func TestATaskGetsTheDefaults(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 2, s.spec.Nodes)
 	must.Eq(t, 3, s.spec.Restarts)
-	must.Eq(t, 0, s.spec.FormTimeout)
+	must.Eq(t, 10*time.Minute, s.spec.FormTimeout)
+	must.False(t, s.spec.Elastic())
+	must.Eq(t, gang.CompletionAll, s.spec.Completion)
+	must.Eq(t, 5, s.spec.NoProgress)
 	must.Eq(t, 10*time.Minute, s.spec.PrepareTimeout)
 	must.Eq(t, 5*time.Second, s.spec.FenceDelay)
 	must.Eq(t, syscall.SIGTERM, s.signal)
@@ -58,6 +63,7 @@ func TestATaskGetsTheDefaults(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, syscall.SIGUSR1, s.signal)
 	must.Eq(t, 30*time.Second, s.grace)
+	must.Eq(t, 5*time.Second, s.failureGrace)
 	must.Eq(t, "/x", whole.Checkpoint.Dir)
 }
 
@@ -74,12 +80,19 @@ func TestEachFaultOfATaskIsNamedWithWhatIsAllowed(t *testing.T) {
 		`gang.prepare_timeout: "0s"; allowed is a duration of at`: in(`prepare_timeout = "0s"`),
 		`gang.ports: ["a"]; allowed are two different labels`:     in(`ports = ["a"]`),
 		`gang.ports: ["a" "a"]`:                                   in(`ports = ["a", "a"]`),
+		`gang.min_nodes: 3; allowed are 0 (all) to gang.nodes, 2`: in(`min_nodes = 3`),
+		`gang.last_call: "x"`:                                     in(`last_call = "x"`),
+		`gang.grow_interval: "-1s"`:                               in(`grow_interval = "-1s"`),
+		`gang.completion: "some"; allowed are "all" and "rank0"`:  in(`completion = "some"`),
+		`gang.no_progress: -1`:                                    in(`no_progress = -1`),
+		`gang.priority: 0; allowed are 1 to 100`:                  in(`priority = 0`),
 		`gang.run: ""`:                                            in(`run = ""`),
 		`command: ""`:                                             strings.Replace(taskBlock, "/bin/sh", "", 1),
 		`work_dir: "here"; allowed is an absolute path`:           at(`work_dir = "here"`),
 		`nproc_per_node: -1`:                                      at(`nproc_per_node = -1`),
 		`framework: "tf"; allowed are "" and "jax"`:               at(`framework = "tf"`),
 		`checkpoint.signal: "SIGNO"; allowed are names such as`:   at("checkpoint {\n signal = \"SIGNO\"\n}"),
+		`checkpoint.failure_grace: "x"`:                           at("checkpoint {\n failure_grace = \"x\"\n}"),
 		`checkpoint.grace: "-1s"`:                                 at("checkpoint {\n grace = \"-1s\"\n}"),
 		`checkpoint.dir: "ckpt"; allowed is an absolute path`:     at("checkpoint {\n dir = \"ckpt\"\n}"),
 	} {

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/environ"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
+	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
@@ -26,14 +27,19 @@ type runner struct {
 	dir      string // holds a directory for each generation
 	spec     runtime.Spec
 	settings environ.Settings
+	check    *preflight.Check
+	progress *follower // nil: not asked for
 	exits    chan gang.Exit
 	tracer   *trace.Tracer // nil: off
+	// failureGrace is what the process gets to end where the stop is not planned.
+	failureGrace time.Duration
 
 	mu         sync.Mutex
 	signal     syscall.Signal
 	grace      time.Duration
 	generation uint64
 	process    runtime.Process
+	hang       string // why the process is being stopped, where it hangs
 	watched    context.CancelFunc
 }
 
@@ -52,10 +58,22 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return fmt.Errorf("checkpoint.dir: %q is no directory", dir)
 		}
 	}
-	spec := r.spec
 	settings := r.settings
 	settings.TraceParent = r.tracer.Parent(a.Key, a.Self().Alloc, a.Generation)
-	spec.Env = environ.List(environ.Environment(a, settings))
+	env := environ.Environment(a, settings)
+	if r.progress != nil {
+		env["GANG_PROGRESS_FILE"] = r.progress.path
+	}
+	if err := r.check.Run(ctx, a, env); err != nil {
+		return err
+	}
+	if r.progress != nil {
+		if err := r.progress.prepare(a, r.dir); err != nil {
+			return err
+		}
+	}
+	spec := r.spec
+	spec.Env = environ.List(env)
 	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
 	if err != nil {
 		return err
@@ -99,16 +117,28 @@ func (r *runner) Start(ctx context.Context, generation uint64) error {
 	if err := p.Start(ctx); err != nil {
 		return err
 	}
-	r.watch(generation, p)
+	r.watch(generation, p, time.Now())
 	return nil
 }
 
+// madeAt is when a generation's process was made: about when it began, for a
+// driver that was not there.
+func (r *runner) madeAt(generation uint64) time.Time {
+	if info, err := os.Stat(r.generationDir(generation)); err == nil {
+		return info.ModTime()
+	}
+	return time.Now()
+}
+
 // watch tells the process's exit once it is there.
-func (r *runner) watch(generation uint64, p runtime.Process) {
+func (r *runner) watch(generation uint64, p runtime.Process, began time.Time) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.mu.Lock()
-	r.watched = cancel
+	r.watched, r.hang = cancel, ""
 	r.mu.Unlock()
+	if r.progress != nil {
+		go r.follow(ctx, generation, p, began)
+	}
 	go func() {
 		defer cancel()
 		x, err := p.Wait(ctx)
@@ -118,17 +148,20 @@ func (r *runner) watch(generation uint64, p runtime.Process) {
 		if err != nil {
 			x = gang.Exit{Err: err.Error()}
 		}
-		x.Generation = generation
-		r.exits <- x
+		x.Generation, x.Ran = generation, time.Since(began).Round(time.Second)
+		r.exits <- r.ended(x)
 	}()
 }
 
-func (r *runner) Stop(ctx context.Context, generation uint64) error {
+func (r *runner) Stop(ctx context.Context, generation uint64, planned bool) error {
 	p, err := r.of(generation)
 	if err != nil {
 		return nil // it was never created, or its directory is gone with it
 	}
 	signal, grace := r.stopsWith()
+	if !planned {
+		grace = min(grace, r.failureGrace)
+	}
 	return p.Stop(ctx, signal, grace)
 }
 

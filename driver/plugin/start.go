@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		if g := state.Record.Generation; g > 0 && t.runner.attach(ctx, g) == nil {
 			t.options.Running = true
 			if state.Record.Phase == gang.Started {
-				t.runner.watch(g, t.runner.current())
+				t.runner.watch(g, t.runner.current(), t.runner.madeAt(g))
 			}
 		}
 		d.logger.Info("recovered", "alloc", handle.Config.AllocID, "generation", state.Record.Generation, "phase", state.Record.Phase, "attached", t.options.Running)
@@ -156,9 +157,12 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 			spec:    runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath},
 			settings: environ.Settings{Task: cfg.Env, Device: cfg.DeviceEnv, Interface: interfaceOf(address), Hostfile: filepath.Join(dir.LocalDir, "hostfile"),
 				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras},
-			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace,
+			check: d.preflightOf(cfg, ts.preflight, len(gpus)),
+			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace, failureGrace: ts.failureGrace,
 		}}
+	t.runner.progress = d.followerOf(cfg, ts.progress, key, slots, ras, gpus)
 	t.options = member.Options{Spec: ts.spec, Self: self, Key: key, Runner: t.runner, Leave: t.leave,
+		Pool: cmp.Or(tc.Gang.Pool, d.settings.pool), Priority: tc.Gang.Priority,
 		Store:      consul.New(d.consul, d.settings.consul.Prefix, key, "nccl "+cfg.AllocID, d.settings.sessionTTL),
 		SessionTTL: d.settings.sessionTTL, ConsulGrace: d.settings.consulGrace, DisagreeGrace: disagreeGrace,
 		Save: t.state.save, Report: func(e member.Event) { d.emit(cfg, e.Kind, e.Message) }}

@@ -42,6 +42,9 @@ type Client struct {
 	// Profile is the machine that the device plugin simulates; empty: it looks for real GPUs.
 	Profile string
 	Meta    map[string]string
+	// Devices are more lines of the device plugin's configuration, and Driver of
+	// the task driver's.
+	Devices, Driver string
 	// NoDriver leaves the task driver nccl out.
 	NoDriver bool
 }
@@ -294,13 +297,20 @@ func (p Place) Launch() []string {
 
 // StartAutoscaler starts the real Nomad Autoscaler with a configuration.
 func (c *Cluster) StartAutoscaler(config string) (err error) {
-	path, err := c.writeConfig("autoscaler", config)
-	if err != nil {
+	if _, err = c.writeConfig("autoscaler", config); err != nil {
 		return err
 	}
-	c.scaler, err = startPart("autoscaler", c.dir, "", c.programs["nomad-autoscaler"], "agent", "-config", path)
+	return c.RestartAutoscaler()
+}
+
+// RestartAutoscaler starts the autoscaler again with the configuration it had.
+func (c *Cluster) RestartAutoscaler() (err error) {
+	c.scaler, err = startPart("autoscaler", c.dir, "", c.programs["nomad-autoscaler"], "agent", "-config", filepath.Join(c.dir, "autoscaler.hcl"))
 	return err
 }
+
+// KillAutoscaler kills it at once, as a crash does.
+func (c *Cluster) KillAutoscaler() { c.scaler.kill() }
 
 // AutoscalerLog is what the autoscaler has said.
 func (c *Cluster) AutoscalerLog() ([]byte, error) {

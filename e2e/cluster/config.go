@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// AgentURL stands in Client.Devices for the URL of the client's own agent.
+const AgentURL = "<agent>"
+
 func consulConfig(c *Cluster) string {
 	return fmt.Sprintf(`
 server               = true
@@ -125,6 +128,7 @@ client {
 plugin "nomad-device-gpu" {
   config {
     %s
+    %s
   }
 }
 plugin "nomad-driver-nccl" {
@@ -135,8 +139,9 @@ plugin "nomad-driver-nccl" {
     network {
       address = %q
     }
+    %s
   }
 }
-`, profile, c.ConsulAddress(), h.address)
+`, profile, strings.ReplaceAll(wanted.Devices, AgentURL, fmt.Sprintf("http://%s:%d", h.address, c.port)), c.ConsulAddress(), h.address, wanted.Driver)
 	return b.String()
 }

@@ -27,13 +27,20 @@ func TestMain(m *testing.M) {
 	os.Exit(cluster.Guard(func(context.Context) int { return m.Run() }))
 }
 
-// world is a cluster of two GPU nodes.
+// world is a cluster of GPU nodes.
 type world struct {
 	*cluster.Cluster
 	t *testing.T
 }
 
+// newWorld has two nodes of different kinds.
 func newWorld(t *testing.T) *world {
+	t.Helper()
+	return newWorldOf(t, cluster.Client{Name: "one", NodePool: "gpu", Profile: "dgx-h100"},
+		cluster.Client{Name: "two", NodePool: "gpu", Profile: "pcie-nvlink-pairs"})
+}
+
+func newWorldOf(t *testing.T, clients ...cluster.Client) *world {
 	t.Helper()
 	c, err := cluster.Start(t.Context(), cluster.Options{PluginDir: filepath.Join(peers.Root(), ".cache", "bin", "nomad")})
 	must.NoError(t, err)
@@ -43,9 +50,7 @@ func newWorld(t *testing.T) *world {
 		}
 		c.Stop()
 	})
-	must.NoError(t, c.AddClients(t.Context(),
-		cluster.Client{Name: "one", NodePool: "gpu", Profile: "dgx-h100"},
-		cluster.Client{Name: "two", NodePool: "gpu", Profile: "pcie-nvlink-pairs"}), must.Sprint(c.Words(20)))
+	must.NoError(t, c.AddClients(t.Context(), clients...), must.Sprint(c.Words(20)))
 	return &world{c, t}
 }
 
@@ -103,6 +108,11 @@ job "NAME" {
   }
 }
 `)
+	w.register(spec)
+}
+
+func (w *world) register(spec string) {
+	w.t.Helper()
 	job, err := w.Nomad().Jobs().ParseHCL(spec, true)
 	must.NoError(w.t, err)
 	_, _, err = w.Nomad().Jobs().Register(job, nil)
@@ -132,10 +142,13 @@ func (w *world) events(job string) string {
 	return strings.Join(all, "\n")
 }
 
-// until waits for a condition on the job, for a minute.
+// patience is enough for anything that does not wait for a time by design.
+const patience = 2 * time.Minute
+
+// until waits for a condition on the job.
 func (w *world) until(job, what string, holds func([]*api.AllocationListStub) bool) {
 	w.t.Helper()
-	err := cluster.WaitFor(w.t.Context(), time.Minute, what, func() (bool, string, error) {
+	err := cluster.WaitFor(w.t.Context(), patience, what, func() (bool, string, error) {
 		return holds(w.allocs(job)), w.events(job), nil
 	})
 	must.NoError(w.t, err)
@@ -153,23 +166,17 @@ func (w *world) untilAll(job, status string) {
 	})
 }
 
-// output is what a job's members printed, in no order.
+// output is what a job's members printed, in no order: read from the clients'
+// own files, which is quick enough to be asked again and again.
 func (w *world) output(job string) string {
 	var all strings.Builder
 	for _, a := range w.allocs(job) {
-		frames, errs := w.Nomad().AllocFS().Logs(&api.Allocation{ID: a.ID, NodeID: a.NodeID, NodeName: a.NodeName, Namespace: a.Namespace, TaskGroup: a.TaskGroup},
-			false, "t", "stdout", "start", 0, nil, nil)
-		for frames != nil {
-			select {
-			case f, ok := <-frames:
-				if !ok {
-					frames = nil
-					continue
-				}
-				all.Write(f.Data)
-			case err := <-errs:
-				must.NoError(w.t, err)
-			}
+		files, err := filepath.Glob(filepath.Join(w.Dir(), "*", "alloc", a.ID, "alloc", "logs", "t.stdout.*"))
+		must.NoError(w.t, err)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			must.NoError(w.t, err)
+			all.Write(text)
 		}
 	}
 	return all.String()

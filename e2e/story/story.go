@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/e2e/pools"
 )
 
 // Options of the story.
@@ -32,6 +33,10 @@ type Options struct {
 }
 
 const (
+	spotPool     = "h100-spot"
+	onDemandPool = "h100-on-demand"
+	maxSpot      = 4
+
 	jobName  = "train"
 	taskName = "train"
 	steps    = 60
@@ -90,16 +95,10 @@ func (s *story) run(ctx context.Context) error {
 
 // open starts the autoscaler, which brings the on-demand pool to its minimum.
 func (s *story) open(ctx context.Context) error {
-	pools, err := poolsFile(s.cluster)
-	if err != nil {
-		return err
-	}
-	config, err := autoscalerConfig(s.cluster, filepath.Join(s.Programs, "autoscaler"), pools)
-	if err != nil {
-		return err
-	}
 	s.timeline.Say("demo", "starting the Nomad Autoscaler with two pools: spot (0 to %d nodes) and on-demand (1 node)", maxSpot)
-	if err := s.cluster.StartAutoscaler(config); err != nil {
+	if _, err := pools.Start(s.cluster, filepath.Join(s.Programs, "autoscaler"),
+		pools.Pool{Name: spotPool, Lifecycle: "spot", Price: 12.5, Max: maxSpot},
+		pools.Pool{Name: onDemandPool, Lifecycle: "on-demand", Price: 40, Min: 1, Max: 1}); err != nil {
 		return err
 	}
 	s.observer = newObserver(s.cluster.Nomad(), jobName, taskName)
@@ -201,7 +200,7 @@ func (s *story) tellScalings() error {
 	if err != nil {
 		return err
 	}
-	all := ParseScalings(log)
+	all := pools.ParseScalings(log)
 	for _, a := range all[min(s.scalings, len(all)):] {
 		s.timeline.Say("autoscaler", "%d to %d nodes: %s", a.From, a.To, a.Reason)
 		if a.To > a.From && strings.Contains(a.Reason, "gang") {

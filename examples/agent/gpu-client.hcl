@@ -10,6 +10,11 @@ client {
 
   # Long enough for a checkpoint when Nomad stops a task.
   max_kill_timeout = "10m"
+
+  # What the node is bought as, for jobs that may not run on spot nodes.
+  meta {
+    "gpu.lifecycle" = "on-demand"
+  }
 }
 
 plugin "nomad-device-gpu" {

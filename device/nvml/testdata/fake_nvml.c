@@ -11,6 +11,7 @@
 //   driver 550.54.15            the driver's version
 //   xid GPU NUMBER SERIAL       an Xid; delivered once for each serial number
 //   mig GPU N                   N MIG instances of that GPU, MIG being on
+//   fabric STATE STATUS CLIQUE  the NVLink fabric over several machines
 //   health GPU UNCORRECTED ROWS PENDING FAILED SLOWDOWN RECOVERY
 //
 // Structures and numbers follow NVIDIA's NVML API reference.
@@ -177,7 +178,10 @@ int nvmlDeviceGetMaxClockInfo(device *d, int kind, unsigned *mhz) {
 	return SUCCESS;
 }
 
-int nvmlDeviceGetPowerManagementLimit(device *d, unsigned *mw) { ASK(d->index); *mw = 700000; return SUCCESS; }
+static unsigned limits[MAX_GPUS]; // in mW; 0: as delivered
+int nvmlDeviceGetPowerManagementLimit(device *d, unsigned *mw) { ASK(d->index); *mw = limits[d->index] ? limits[d->index] : 700000; return SUCCESS; }
+int nvmlDeviceGetPowerManagementLimitConstraints(device *d, unsigned *least, unsigned *most) { ASK(d->index); *least = 200000, *most = 700000; return SUCCESS; }
+int nvmlDeviceSetPowerManagementLimit(device *d, unsigned mw) { ASK(d->index); limits[d->index] = mw; return SUCCESS; }
 int nvmlDeviceGetMaxPcieLinkGeneration(device *d, unsigned *g) { ASK(d->index); *g = 5; return SUCCESS; }
 int nvmlDeviceGetMaxPcieLinkWidth(device *d, unsigned *w) { ASK(d->index); *w = 16; return SUCCESS; }
 int nvmlDeviceGetDisplayMode(device *d, int *mode) { ASK(d->index); *mode = 0; return SUCCESS; }
@@ -247,6 +251,19 @@ int nvmlDeviceGetEncoderUtilization(device *d, unsigned *use, unsigned *period) 
 int nvmlDeviceGetDecoderUtilization(device *d, unsigned *use, unsigned *period) { ASK(d->index); *use = 2, *period = 1000; return SUCCESS; }
 int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *celsius) { (void)sensor; ASK(d->index); *celsius = 35; return SUCCESS; }
 int nvmlDeviceGetPowerUsage(device *d, unsigned *mw) { ASK(d->index); *mw = 120500; return SUCCESS; }
+
+int nvmlDeviceGetTotalEnergyConsumption(device *d, unsigned long long *mj) { ASK(d->index); *mj = 5000123; return SUCCESS; }
+int nvmlDeviceGetClockInfo(device *d, int kind, unsigned *mhz) { ASK(d->index); *mhz = kind == 1 ? 345 : 1593; return SUCCESS; }
+int nvmlDeviceGetPcieThroughput(device *d, int counter, unsigned *kbps) { ASK(d->index); *kbps = counter == 0 ? 12000 : 34000; return SUCCESS; }
+
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } process;
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *all) {
+	ASK(d->index);
+	if (*count < 2) { *count = 2; return 7; } // too small
+	memset(all, 0, 2 * sizeof *all);
+	all[0].pid = 100, all[1].pid = 200, *count = 2;
+	return SUCCESS;
+}
 
 int nvmlDeviceGetMemoryErrorCounter(device *d, int kind, int counter, int place, unsigned long long *count) {
 	(void)counter;
@@ -370,9 +387,32 @@ int nvmlDeviceGetFieldValues(device *d, int count, field_value *values) {
 	ASK(d->index);
 	vitals(d->index, v);
 	for (int i = 0; i < count; i++) {
-		values[i].answer = values[i].field == 230 ? SUCCESS : NOT_SUPPORTED; // 230 is the recovery action
-		values[i].value = v[5];
+		values[i].answer = SUCCESS, values[i].type = 1, values[i].high = 0; // 1 is "unsigned int"
+		switch (values[i].field) {
+		case 230: values[i].value = v[5]; break; // the recovery action
+		case 59: values[i].value = 3; break; // NVLinks trained again
+		case 82: values[i].value = 41; break; // the memory's temperature
+		case 138: case 139: // NVLink data sent and received, KiB
+			if (values[i].scope != 0xffffffffu) { values[i].answer = INVALID_ARGUMENT; break; }
+			values[i].type = 3, values[i].value = 0, values[i].high = values[i].field == 138 ? 1 : 2; // 3 is "unsigned long long"
+			break;
+		default: values[i].answer = NOT_SUPPORTED;
+		}
 	}
+	return SUCCESS;
+}
+
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state; unsigned health; } fabric_info;
+
+// A line "fabric STATE STATUS CLIQUE" in the state; without it there is none.
+int nvmlDeviceGetGpuFabricInfoV(device *d, fabric_info *info) {
+	char text[64];
+	unsigned state = 0, status = 0, clique = 0;
+	ASK(d->index);
+	if (info->version != (sizeof *info | 2u << 24)) return 25; // version mismatch
+	if (find("fabric", text, sizeof text)) sscanf(text, "%u %u %u", &state, &status, &clique);
+	memset(info->cluster, state > 0 ? 0xab : 0, sizeof info->cluster);
+	info->status = status, info->clique = clique, info->state = (unsigned char)state;
 	return SUCCESS;
 }
 

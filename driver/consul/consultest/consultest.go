@@ -25,14 +25,14 @@ type Server struct {
 	Client *api.Client
 	// Address is host:port of its HTTP interface.
 	Address string
-	t       *testing.T
+	t       testing.TB
 	args    []string
 	cmd     *exec.Cmd
 	log     string
 }
 
 // Start runs a server until the test ends.
-func Start(t *testing.T) *Server {
+func Start(t testing.TB) *Server {
 	t.Helper()
 	binary, err := peers.Find("consul")
 	must.NoError(t, err)
@@ -49,6 +49,7 @@ client_addr = "127.0.0.1"
 disable_update_check = true
 log_level = "warn"
 performance { raft_multiplier = 1 }
+limits { http_max_conns_per_client = 8192 } # a whole gang in one test has one address
 ports { http = %d, dns = -1, grpc = -1, grpc_tls = -1, serf_lan = %d, serf_wan = -1, server = %d }
 `, filepath.Join(dir, "data"), ports[0], ports[1], ports[2]), 0o600))
 	s.args = []string{binary, "agent", "-config-file", config}
@@ -97,7 +98,7 @@ func (s *Server) Restart() {
 	}
 }
 
-func freePorts(t *testing.T, n int) []int {
+func freePorts(t testing.TB, n int) []int {
 	var ports []int
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package story
+// Package pools puts the real Nomad Autoscaler with our plugins beside a
+// cluster, with pools whose nodes are Nomad clients on this machine.
+package pools
 
 import (
 	"bufio"
@@ -11,28 +13,51 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
-// Names in the story.
+// NodePool is the one that all pools' nodes are in; pools are told apart by
+// their nodes' class.
+const NodePool = "gpu"
+
+// Model is the GPU of every node, of which it has eight.
 const (
-	nodePool     = "gpu"
-	spotPool     = "h100-spot"
-	onDemandPool = "h100-on-demand"
-	profile      = "dgx-h100"
-	model        = "NVIDIA H100 80GB HBM3"
-	maxSpot      = 4
+	Model   = "NVIDIA H100 80GB HBM3"
+	profile = "dgx-h100"
 )
 
-// poolsFile describes the two pools on the cluster's places: one on-demand
-// node that is always there, and spot nodes that come and go.
-func poolsFile(c *cluster.Cluster) (string, error) {
+// Pool is a pool of local nodes.
+type Pool struct {
+	Name      string
+	Lifecycle string // spot or on-demand; the nodes' class too
+	Price     float64
+	Min, Max  int
+}
+
+// Start describes the pools to the plugins and starts the autoscaler with a
+// policy for each. It returns the path of the pools' file.
+func Start(c *cluster.Cluster, pluginDir string, pools ...Pool) (string, error) {
+	// A node makes its pool known, and a pool that starts empty has none yet.
+	if _, err := c.Nomad().NodePools().Register(&api.NodePool{Name: NodePool}, nil); err != nil {
+		return "", err
+	}
+	file, err := write(c, pools)
+	if err != nil {
+		return "", err
+	}
+	config, err := autoscaler(c, pluginDir, file, pools)
+	if err != nil {
+		return "", err
+	}
+	return file, c.StartAutoscaler(config)
+}
+
+// write makes a place for every node a pool can have.
+func write(c *cluster.Cluster, pools []Pool) (string, error) {
 	var b strings.Builder
-	for _, p := range []struct {
-		name, lifecycle string
-		price           float64
-		min, max        int
-	}{{spotPool, "spot", 12.5, 0, maxSpot}, {onDemandPool, "on-demand", 40, 1, 1}} {
+	for _, p := range pools {
 		fmt.Fprintf(&b, `
 pool %q {
   kind      = "local"
@@ -52,9 +77,10 @@ pool %q {
   }
   local {
     dir = %[8]q
-`, p.name, p.lifecycle, p.price, p.min, p.max, nodePool, model, filepath.Join(c.Dir(), "pools", p.name))
-		for i := range p.max {
-			place, err := c.Place(cluster.Client{Name: fmt.Sprintf("%s-%d", p.lifecycle, i+1), NodePool: nodePool, NodeClass: p.lifecycle, Profile: profile})
+`, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, Model, filepath.Join(c.Dir(), "pools", p.Name))
+		for i := range p.Max {
+			place, err := c.Place(cluster.Client{Name: fmt.Sprintf("%s-%d", p.Lifecycle, i+1), NodePool: NodePool, NodeClass: p.Lifecycle, Profile: profile,
+				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}})
 			if err != nil {
 				return "", err
 			}
@@ -70,17 +96,13 @@ pool %q {
 	return path, os.WriteFile(path, []byte(b.String()), 0o600)
 }
 
-// autoscalerConfig is the real Nomad Autoscaler's, with our three plugins and
-// a policy for each pool.
-func autoscalerConfig(c *cluster.Cluster, pluginDir, pools string) (string, error) {
+// autoscaler is the configuration of the real Nomad Autoscaler.
+func autoscaler(c *cluster.Cluster, pluginDir, file string, pools []Pool) (string, error) {
 	policies := filepath.Join(c.Dir(), "policies")
 	if err := os.MkdirAll(policies, 0o700); err != nil {
 		return "", err
 	}
-	for _, p := range []struct {
-		name     string
-		min, max int
-	}{{spotPool, 0, maxSpot}, {onDemandPool, 1, 1}} {
+	for _, p := range pools {
 		text := fmt.Sprintf(`
 scaling %q {
   enabled = true
@@ -101,8 +123,8 @@ scaling %q {
     }
   }
 }
-`, p.name, p.min, p.max)
-		if err := os.WriteFile(filepath.Join(policies, p.name+".hcl"), []byte(text), 0o600); err != nil {
+`, p.Name, p.Min, p.Max)
+		if err := os.WriteFile(filepath.Join(policies, p.Name+".hcl"), []byte(text), 0o600); err != nil {
 			return "", err
 		}
 	}
@@ -125,7 +147,7 @@ policy {
 `, pluginDir, "127.0.0.1", c.HTTPPort()+10, c.NomadAddress(), policies)
 	for _, p := range [][3]string{{"apm", "gpu-queue", "apm"}, {"strategy", "gpu-pool", "strategy"}, {"target", "gpu-pool", "target"}} {
 		fmt.Fprintf(&b, "%s %q {\n  driver = \"nomad-autoscaler-gpu\"\n  args   = [%q]\n  config = {\n    pools_file    = %q\n    nomad_address = %q\n  }\n}\n",
-			p[0], p[1], p[2], pools, c.NomadAddress())
+			p[0], p[1], p[2], file, c.NomadAddress())
 	}
 	return b.String(), nil
 }

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
+)
+
+// withBlock adds a block to the least task.
+func withBlock(block string) string {
+	return strings.Replace(taskBlock, "gang {", block+"\n gang {", 1)
+}
+
+func TestThePreflightIsOnUnlessItIsSwitchedOff(t *testing.T) {
+	s, err := parse(t, taskBlock).read()
+	must.NoError(t, err)
+	must.Eq(t, preflight.Defaults(), s.preflight)
+	s, err = parse(t, withBlock("preflight {}")).read()
+	must.NoError(t, err)
+	must.Eq(t, preflight.Defaults(), s.preflight, must.Sprint("an empty block says nothing"))
+	s, err = parse(t, withBlock(`preflight {
+  reach = false
+  versions = false
+  limits = false
+  rdma = false
+  ratio = 0
+}`)).read()
+	must.NoError(t, err)
+	must.Eq(t, preflight.Steps{Timeout: 2 * time.Minute}, s.preflight)
+	s, err = parse(t, withBlock(`preflight {
+  bandwidth = true
+  min_gbps = 12.5
+  ratio = 0.8
+  shm_mib = 4096
+  memlock_mib = 1024
+  timeout = "30s"
+}`)).read()
+	must.NoError(t, err)
+	must.Eq(t, preflight.Steps{Reach: true, Versions: true, Limits: true, RDMA: true, Bandwidth: true, MinGbps: 12.5, Ratio: 0.8,
+		ShmMiB: 4096, MemlockMiB: 1024, Timeout: 30 * time.Second}, s.preflight)
+}
+
+func TestThePreflightLeavesTimeToPrepareTheProcess(t *testing.T) {
+	s, err := parse(t, strings.Replace(taskBlock, "nodes = 2", "nodes = 2\n prepare_timeout = \"40s\"", 1)).read()
+	must.NoError(t, err)
+	must.Eq(t, 30*time.Second, s.preflight.Timeout)
+}
+
+func TestEachFaultOfThePreflightBlockIsNamed(t *testing.T) {
+	for want, line := range map[string]string{
+		`preflight.timeout: "soon"; allowed is a duration of at least 1s`: `timeout = "soon"`,
+		`preflight.timeout: "10ms"`:                                       `timeout = "10ms"`,
+		`preflight.min_gbps: "fast"; allowed is a number such as`:         `min_gbps = "fast"`,
+		`preflight.ratio: 2; allowed are`:                                 `ratio = 2`,
+		`preflight.min_gbps: 1, but preflight.bandwidth is false`:         `min_gbps = 1`,
+	} {
+		_, err := parse(t, withBlock("preflight {\n"+line+"\n}")).read()
+		must.ErrorContains(t, err, want)
+	}
+}
