@@ -28,6 +28,9 @@ type Settings struct {
 	// CheckpointDir and Framework are the user's; may be empty.
 	CheckpointDir string
 	Framework     string
+	// TraceParent is the span that the process's own traces hang below, as
+	// TRACEPARENT; may be empty.
+	TraceParent string
 	// RASPort is the port for NCCL's RAS, 0: none is reserved.
 	RASPort int
 }
@@ -150,6 +153,9 @@ func Environment(a gang.Assignment, s Settings) map[string]string {
 	if s.Interface != "" {
 		set("NCCL_SOCKET_IFNAME", "="+s.Interface) // the equals sign asks for exactly this name
 		set("GLOO_SOCKET_IFNAME", s.Interface)
+	}
+	if s.TraceParent != "" {
+		set("TRACEPARENT", s.TraceParent)
 	}
 	if s.RASPort != 0 {
 		set("NCCL_RAS_ADDR", "localhost:"+strconv.Itoa(s.RASPort))

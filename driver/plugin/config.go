@@ -17,7 +17,10 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
+	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 func attr(name, kind string) *hclspec.Spec { return hclspec.NewAttr(name, kind, false) }
@@ -45,6 +48,21 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"cidr":      attr("cidr", "string"),
 		"address":   attr("address", "string"),
 	})),
+	"notice": hclspec.NewBlock("notice", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"source":    withDefault("source", "string", `"none"`),
+		"path":      attr("path", "string"),
+		"address":   attr("address", "string"),
+		"period":    withDefault("period", "string", `"5s"`),
+		"rebalance": withDefault("rebalance", "bool", "true"),
+	})),
+	"metrics": hclspec.NewBlock("metrics", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"listen": withDefault("listen", "string", `"127.0.0.1:9501"`),
+	})),
+	"tracing": hclspec.NewBlock("tracing", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"endpoint": attr("endpoint", "string"),
+		"insecure": attr("insecure", "bool"),
+		"sample":   withDefault("sample", "number", "1"),
+	})),
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -70,6 +88,21 @@ type Config struct {
 		CIDR      string `codec:"cidr"`
 		Address   string `codec:"address"`
 	} `codec:"network"`
+	Notice struct {
+		Source    string `codec:"source"`
+		Path      string `codec:"path"`
+		Address   string `codec:"address"`
+		Period    string `codec:"period"`
+		Rebalance bool   `codec:"rebalance"`
+	} `codec:"notice"`
+	Metrics struct {
+		Listen string `codec:"listen"`
+	} `codec:"metrics"`
+	Tracing struct {
+		Endpoint string  `codec:"endpoint"`
+		Insecure bool    `codec:"insecure"`
+		Sample   float64 `codec:"sample"`
+	} `codec:"tracing"`
 	ConsulGrace string `codec:"consul_grace"`
 	SessionTTL  string `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
@@ -84,6 +117,9 @@ type settings struct {
 	iface       string
 	cidr        netip.Prefix
 	address     netip.Addr
+	notice      notice.Config
+	metrics     string // where to listen; empty: nowhere
+	tracing     trace.Config
 	consulGrace time.Duration
 	sessionTTL  time.Duration
 	topology    string
@@ -108,6 +144,14 @@ func (c Config) read() (settings, error) {
 			errs = append(errs, fmt.Errorf("network.address: %q; allowed is an IP literal", c.Network.Address))
 		}
 	}
+	s.notice = notice.Config{Source: c.Notice.Source, Path: c.Notice.Path, Address: c.Notice.Address, Rebalance: c.Notice.Rebalance}
+	if s.notice.On() {
+		s.notice.Period, err = duration("notice.period", c.Notice.Period, 0)
+		errs = append(errs, err)
+	}
+	errs = append(errs, s.notice.Validate(), metrics.Validate(c.Metrics.Listen))
+	s.metrics, s.tracing = c.Metrics.Listen, trace.Config(c.Tracing)
+	errs = append(errs, s.tracing.Validate())
 	s.consulGrace, err = duration("consul_grace", c.ConsulGrace, 0)
 	errs = append(errs, err)
 	if s.sessionTTL, err = duration("session_ttl", c.SessionTTL, 10*time.Second); err == nil && s.sessionTTL > 24*time.Hour {

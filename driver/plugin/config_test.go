@@ -111,6 +111,10 @@ func TestEachFaultOfThePluginsConfigurationIsNamed(t *testing.T) {
 		`consul.token and consul.token_file`:                       func(c *Config) { c.Consul.Token, c.Consul.TokenFile = "secret", "/dev/null" },
 		`consul.ca_file: stat /no/such`:                            func(c *Config) { c.Consul.CAFile = "/no/such" },
 		`consul.cert_file and consul.key_file: only one`:           func(c *Config) { c.Consul.CertFile = "/dev/null" },
+		`notice.source: "gcp"`:                                     func(c *Config) { c.Notice.Source = "gcp" },
+		`notice.period: "often"`:                                   func(c *Config) { c.Notice.Source, c.Notice.Period = "aws", "often" },
+		`metrics.listen: ":9501"`:                                  func(c *Config) { c.Metrics.Listen = ":9501" },
+		`tracing.endpoint: "otel"`:                                 func(c *Config) { c.Tracing.Endpoint = "otel" },
 		`consul.prefix: "/x"`:                                      func(c *Config) { c.Consul.Prefix = "/x" },
 	} {
 		c := Config{ConsulGrace: "5m", SessionTTL: "15s"}

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 // runner makes each generation's process of one task, in a directory of its
@@ -29,6 +30,7 @@ type runner struct {
 	check    *preflight.Check
 	progress *follower // nil: not asked for
 	exits    chan gang.Exit
+	tracer   *trace.Tracer // nil: off
 	// failureGrace is what the process gets to end where the stop is not planned.
 	failureGrace time.Duration
 
@@ -56,7 +58,9 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return fmt.Errorf("checkpoint.dir: %q is no directory", dir)
 		}
 	}
-	env := environ.Environment(a, r.settings)
+	settings := r.settings
+	settings.TraceParent = r.tracer.Parent(a.Key, a.Self().Alloc, a.Generation)
+	env := environ.Environment(a, settings)
 	if r.progress != nil {
 		env["GANG_PROGRESS_FILE"] = r.progress.path
 	}

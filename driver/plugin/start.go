@@ -39,6 +39,9 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if _, ok := d.tasks.get(cfg.ID); ok {
 		return nil, nil, fmt.Errorf("task %s is started already", cfg.ID)
 	}
+	if n := d.notices.current(); n != nil {
+		return nil, nil, fmt.Errorf("%s; this node takes no new gangs", n)
+	}
 	t, err := d.newTask(cfg, time.Now())
 	if err != nil {
 		return nil, nil, err
@@ -48,8 +51,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err := handle.SetDriverState(&handleState{StartedAt: t.started}); err != nil {
 		return nil, nil, fmt.Errorf("keep the task's state: %w", err)
 	}
-	d.tasks.put(t)
-	go t.run(d.ctx)
+	d.begin(t)
 	return handle, nil, nil
 }
 
@@ -85,9 +87,17 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		}
 		d.logger.Info("recovered", "alloc", handle.Config.AllocID, "generation", state.Record.Generation, "phase", state.Record.Phase, "attached", t.options.Running)
 	}
-	d.tasks.put(t)
-	go t.run(d.ctx)
+	d.begin(t)
 	return nil
+}
+
+// begin runs a task; a notice that came while it was made counts for it too.
+func (d *Driver) begin(t *task) {
+	d.tasks.put(t)
+	if n := d.notices.current(); n != nil {
+		d.interrupt(t, *n)
+	}
+	go t.run(d.ctx)
 }
 
 // newTask checks all that can be checked before the gang is joined.
@@ -156,5 +166,6 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		Store:      consul.New(d.consul, d.settings.consul.Prefix, key, "nccl "+cfg.AllocID, d.settings.sessionTTL),
 		SessionTTL: d.settings.sessionTTL, ConsulGrace: d.settings.consulGrace, DisagreeGrace: disagreeGrace,
 		Save: t.state.save, Report: func(e member.Event) { d.emit(cfg, e.Kind, e.Message) }}
+	d.watched(t)
 	return t, nil
 }
