@@ -123,6 +123,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"work_dir":       attr("work_dir", "string"),
 	"nproc_per_node": withDefault("nproc_per_node", "number", "0"),
 	"framework":      attr("framework", "string"),
+	"launch":         withDefault("launch", "string", `"per_node"`),
 	"gang": hclspec.NewBlock("gang", true, hclspec.NewObject(map[string]*hclspec.Spec{
 		"nodes":           hclspec.NewAttr("nodes", "number", true),
 		"ports":           withDefault("ports", "list(string)", `["gang_a", "gang_b"]`),
@@ -146,6 +147,7 @@ type TaskConfig struct {
 	WorkDir      string   `codec:"work_dir"`
 	NprocPerNode int      `codec:"nproc_per_node"`
 	Framework    string   `codec:"framework"`
+	Launch       string   `codec:"launch"`
 	Gang         struct {
 		Nodes          int      `codec:"nodes"`
 		Ports          []string `codec:"ports"`
@@ -169,6 +171,13 @@ type taskSettings struct {
 	grace  time.Duration
 }
 
+// How a node's processes are started: one, which starts the others itself
+// (torchrun, mpirun), or one for each GPU.
+const (
+	launchPerNode = "per_node"
+	launchPerGPU  = "per_gpu"
+)
+
 // rasLabel is the port label that NCCL's RAS gets, where the group reserves one.
 const rasLabel = "gang_ras"
 
@@ -191,6 +200,9 @@ func (c TaskConfig) read() (taskSettings, error) {
 	}
 	if c.Framework != "" && c.Framework != "jax" {
 		take(fmt.Errorf(`framework: %q; allowed are "" and "jax"`, c.Framework))
+	}
+	if c.Launch != "" && c.Launch != launchPerNode && c.Launch != launchPerGPU {
+		take(fmt.Errorf("launch: %q; allowed are %q and %q", c.Launch, launchPerNode, launchPerGPU))
 	}
 	if len(c.Gang.Ports) != 2 || c.Gang.Ports[0] == c.Gang.Ports[1] {
 		take(fmt.Errorf("gang.ports: %q; allowed are two different labels of ports in the group's network block", c.Gang.Ports))

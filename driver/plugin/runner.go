@@ -52,6 +52,11 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 	}
 	spec := r.spec
 	spec.Env = environ.List(environ.Environment(a, r.settings))
+	if r.settings.PerGPU {
+		for _, rank := range environ.Ranks(a, r.settings) {
+			spec.Ranks = append(spec.Ranks, runtime.Rank{Number: rank.Number, Env: environ.List(rank.Env)})
+		}
+	}
 	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
 	if err != nil {
 		return err

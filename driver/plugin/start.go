@@ -145,7 +145,7 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 			dir:     filepath.Join(own, "generations"),
 			spec:    runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath},
 			settings: environ.Settings{Task: cfg.Env, Device: cfg.DeviceEnv, Interface: interfaceOf(address), Hostfile: filepath.Join(dir.LocalDir, "hostfile"),
-				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras},
+				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras, PerGPU: tc.Launch == launchPerGPU},
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace,
 		}}
 	t.options = member.Options{Spec: ts.spec, Self: self, Key: key, Runner: t.runner, Leave: t.leave,

@@ -26,6 +26,17 @@ type Spec struct {
 	// Stdout and Stderr are the named pipes that Nomad reads the output from.
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
+	// Ranks are the processes to start, where the driver starts one for each
+	// GPU; empty: one process, with Env alone.
+	Ranks []Rank `json:"ranks,omitempty"`
+}
+
+// Rank is one process of several on a node.
+type Rank struct {
+	// Number is the rank in the whole gang.
+	Number int `json:"number"`
+	// Env is added to the Spec's, NAME=value.
+	Env []string `json:"env"`
 }
 
 // Runtime makes processes. A process outlives the driver: its state stands in

@@ -184,8 +184,7 @@ func (p *process) Wait(ctx context.Context) (gang.Exit, error) {
 // orphaned ends what a killed supervisor leaves.
 func (p *process) orphaned() gang.Exit {
 	p.sweep.Do(func() {
-		var own identity
-		if readFile(p.dir, "process.json", &own) == nil {
+		for _, own := range p.processes() {
 			syscall.Kill(-own.PID, syscall.SIGKILL)
 		}
 		if p.marker != "" {
@@ -196,11 +195,19 @@ func (p *process) orphaned() gang.Exit {
 }
 
 func (p *process) PID() int {
-	var own identity
-	if readFile(p.dir, "process.json", &own) != nil {
-		return 0
+	if all := p.processes(); len(all) > 0 {
+		return all[0].PID
 	}
-	return own.PID
+	return 0
+}
+
+// processes are those started, in rank order; none before the start.
+func (p *process) processes() []identity {
+	var all []identity
+	if readFile(p.dir, processesFile, &all) != nil {
+		return nil
+	}
+	return all
 }
 
 func (p *process) Usage() (runtime.Usage, error) {
