@@ -83,6 +83,11 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 	if a.Err != "" {
 		return nil, errors.New(a.Err)
 	}
+	if s.Warn != nil {
+		for _, w := range a.Warnings {
+			s.Warn(w)
+		}
+	}
 	return r.Attach(ctx, dir)
 }
 
@@ -189,6 +194,12 @@ func (p *process) orphaned() gang.Exit {
 		}
 		if p.marker != "" {
 			killMarked(p.marker)
+		}
+		var path string
+		if readFile(p.dir, cgroupFile, &path) == nil {
+			if g, err := loadGroup(path); err == nil {
+				_ = removeGroup(g) // what is left of it, the next generation's supervisor cannot meet: its name is another
+			}
 		}
 	})
 	return gang.Exit{Err: "lost its supervisor, which was killed"}

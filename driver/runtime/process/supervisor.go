@@ -45,8 +45,10 @@ type request struct {
 }
 
 type answer struct {
-	Err  string     `json:"err,omitempty"`
-	Exit *gang.Exit `json:"exit,omitempty"`
+	Err string `json:"err,omitempty"`
+	// Warnings are what could not be had and was not asked for.
+	Warnings []string   `json:"warnings,omitempty"`
+	Exit     *gang.Exit `json:"exit,omitempty"`
 }
 
 // identity tells a supervisor from another process that got its number later.
@@ -64,11 +66,14 @@ func Supervise(dir string, ready *os.File) error {
 		listener, err = listen(dir)
 	}
 	if err != nil {
+		if s != nil {
+			s.dropGroup()
+		}
 		json.NewEncoder(ready).Encode(answer{Err: err.Error()})
 		ready.Close()
 		return err
 	}
-	json.NewEncoder(ready).Encode(answer{})
+	json.NewEncoder(ready).Encode(answer{Warnings: s.warnings})
 	ready.Close()
 	go s.serve(listener)
 	s.run()
@@ -80,11 +85,14 @@ type supervisor struct {
 	dir     string
 	workers []*worker
 	output  []*pump
+	group   group // nil: they have no cgroup of their own
 	start   chan chan error
 	stop    chan request
 	started chan struct{} // closed once the process runs
 	over    chan struct{} // closed once exit stands
 	exit    gang.Exit
+	// warnings come up while it is made
+	warnings []string
 }
 
 func newSupervisor(dir string) (*supervisor, error) {
@@ -122,7 +130,61 @@ func newSupervisor(dir string) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, writeFile(dir, "supervisor.json", own)
+	if err := writeFile(dir, "supervisor.json", own); err != nil {
+		return nil, err
+	}
+	if spec.Cgroup != nil {
+		return s, s.makeGroup(*spec.Cgroup) // last: it is the only thing that must be taken away again
+	}
+	return s, nil
+}
+
+// makeGroup makes the cgroup, or warns where the processes can do without.
+func (s *supervisor) makeGroup(c runtime.Cgroup) error {
+	if err := writeFile(s.dir, cgroupFile, c.Path); err != nil {
+		return err
+	}
+	g, warnings, err := createGroup(c)
+	s.warnings = append(s.warnings, warnings...)
+	if err != nil && !c.Required {
+		s.warnings = append(s.warnings, "the processes run without limits of their own: "+err.Error())
+		return nil
+	}
+	s.group = g
+	return err
+}
+
+// dropGroup takes the cgroup away, with what is in it.
+func (s *supervisor) dropGroup() {
+	if s.group == nil {
+		return
+	}
+	if err := removeGroup(s.group); err != nil {
+		fmt.Fprintln(os.Stderr, "supervisor: remove the cgroup:", err)
+	}
+}
+
+// startAll starts the processes in rank order, on this thread, in their cgroup.
+func (s *supervisor) startAll() error {
+	begin := func() error { return startAll(s.workers) }
+	if s.group == nil {
+		return begin()
+	}
+	return s.group.start(s.workers, begin)
+}
+
+// sawOOM adds to the exit whether the kernel killed for memory. A process
+// that was killed may be a child, whose parent then fails.
+func (s *supervisor) sawOOM(x gang.Exit) gang.Exit {
+	if s.group == nil || x.OK() {
+		return x
+	}
+	n, err := s.group.oomKills()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "supervisor: look for memory kills:", err)
+	}
+	x.OOM = n > 0
+	return x
 }
 
 // serve answers the driver.
@@ -190,7 +252,7 @@ func (s *supervisor) run() {
 	goruntime.LockOSThread()
 	select {
 	case done := <-s.start:
-		err := startAll(s.workers)
+		err := s.startAll()
 		if err != nil {
 			killDescendants(os.Getpid())
 			done <- fmt.Errorf("command: %w", err)
@@ -238,7 +300,7 @@ func (s *supervisor) run() {
 			w.over.Store(true)
 			// The first that fails is the cause: the others fail for want of it.
 			if x := w.exit(); !x.OK() && exit.OK() {
-				exit, failed = x, w
+				exit, failed = s.sawOOM(x), w
 				stop(syscall.SIGTERM, peerGrace)
 			}
 		}
@@ -267,6 +329,7 @@ func (s *supervisor) finish(x gang.Exit) {
 	for _, p := range s.output {
 		p.drain(ctx)
 	}
+	s.dropGroup()
 	s.exit = x
 	if err := writeFile(s.dir, "exit.json", x); err != nil {
 		fmt.Fprintln(os.Stderr, "supervisor:", err)
