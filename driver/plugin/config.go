@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
 func attr(name, kind string) *hclspec.Spec { return hclspec.NewAttr(name, kind, false) }
@@ -43,6 +44,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"cidr":      attr("cidr", "string"),
 		"address":   attr("address", "string"),
 	})),
+	"cgroup":       cgroupSpec,
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -67,8 +69,9 @@ type Config struct {
 		CIDR      string `codec:"cidr"`
 		Address   string `codec:"address"`
 	} `codec:"network"`
-	ConsulGrace string `codec:"consul_grace"`
-	SessionTTL  string `codec:"session_ttl"`
+	Cgroup      CgroupConfig `codec:"cgroup"`
+	ConsulGrace string       `codec:"consul_grace"`
+	SessionTTL  string       `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
 	Topology string `codec:"topology"`
 }
@@ -82,12 +85,13 @@ type settings struct {
 	consulGrace time.Duration
 	sessionTTL  time.Duration
 	topology    string
+	cgroup      CgroupConfig
 }
 
 // read checks each field; it looks at no network.
 func (c Config) read() (settings, error) {
-	s := settings{iface: c.Network.Interface, topology: c.Topology, consul: consul.Config(c.Consul)}
-	errs := []error{s.consul.Validate()}
+	s := settings{iface: c.Network.Interface, topology: c.Topology, consul: consul.Config(c.Consul), cgroup: c.Cgroup}
+	errs := []error{s.consul.Validate(), c.Cgroup.validate()}
 	var err error
 	if c.Network.CIDR != "" {
 		if s.cidr, err = netip.ParsePrefix(c.Network.CIDR); err != nil {
@@ -124,6 +128,8 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"nproc_per_node": withDefault("nproc_per_node", "number", "0"),
 	"framework":      attr("framework", "string"),
 	"launch":         withDefault("launch", "string", `"per_node"`),
+	"locality":       withDefault("locality", "bool", "true"),
+	"rlimits":        rlimitsSpec,
 	"gang": hclspec.NewBlock("gang", true, hclspec.NewObject(map[string]*hclspec.Spec{
 		"nodes":           hclspec.NewAttr("nodes", "number", true),
 		"ports":           withDefault("ports", "list(string)", `["gang_a", "gang_b"]`),
@@ -148,7 +154,10 @@ type TaskConfig struct {
 	NprocPerNode int      `codec:"nproc_per_node"`
 	Framework    string   `codec:"framework"`
 	Launch       string   `codec:"launch"`
-	Gang         struct {
+	// Locality: the processes keep to the CPUs and the memory near their GPUs.
+	Locality bool          `codec:"locality"`
+	Rlimits  RlimitsConfig `codec:"rlimits"`
+	Gang     struct {
 		Nodes          int      `codec:"nodes"`
 		Ports          []string `codec:"ports"`
 		Restarts       int      `codec:"restarts"`
@@ -169,6 +178,7 @@ type taskSettings struct {
 	spec   gang.Spec
 	signal syscall.Signal
 	grace  time.Duration
+	limits []runtime.Limit
 }
 
 // How a node's processes are started: one, which starts the others itself
@@ -211,6 +221,8 @@ func (c TaskConfig) read() (taskSettings, error) {
 		take(fmt.Errorf("gang.run: %q; allowed are 1 to 128 bytes", c.Gang.Run))
 	}
 	var err error
+	s.limits, err = c.Rlimits.read()
+	take(err)
 	s.spec = gang.Spec{Nodes: c.Gang.Nodes, Restarts: c.Gang.Restarts}
 	s.spec.FormTimeout, err = duration("gang.form_timeout", c.Gang.FormTimeout, 0)
 	take(err)

@@ -26,6 +26,10 @@ type runner struct {
 	spec     runtime.Spec
 	settings environ.Settings
 	exits    chan gang.Exit
+	// locality: the processes run near their GPUs, on these cores of Nomad's
+	// (a list; empty: all).
+	locality bool
+	cores    string
 
 	mu         sync.Mutex
 	signal     syscall.Signal
@@ -50,14 +54,7 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return fmt.Errorf("checkpoint.dir: %q is no directory", dir)
 		}
 	}
-	spec := r.spec
-	spec.Env = environ.List(environ.Environment(a, r.settings))
-	if r.settings.PerGPU {
-		for _, rank := range environ.Ranks(a, r.settings) {
-			spec.Ranks = append(spec.Ranks, runtime.Rank{Number: rank.Number, Env: environ.List(rank.Env)})
-		}
-	}
-	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
+	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), r.specOf(a))
 	if err != nil {
 		return err
 	}
@@ -69,6 +66,33 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 		return os.RemoveAll(r.generationDir(old))
 	}
 	return nil
+}
+
+// specOf is what to run for this generation.
+func (r *runner) specOf(a gang.Assignment) runtime.Spec {
+	spec := r.spec
+	spec.Env = environ.List(environ.Environment(a, r.settings))
+	if r.settings.PerGPU {
+		for _, rank := range environ.Ranks(a, r.settings) {
+			spec.Ranks = append(spec.Ranks, runtime.Rank{Number: rank.Number, Env: environ.List(rank.Env)})
+		}
+	}
+	if spec.Cgroup != nil {
+		own := *spec.Cgroup
+		own.Path += "." + strconv.FormatUint(a.Generation, 10)
+		spec.Cgroup = &own
+	}
+	if r.locality {
+		near, err := environ.Near(r.settings.Device, r.cores, len(spec.Ranks))
+		if err != nil {
+			spec.Warn("the processes are not bound to the CPUs near their GPUs: " + err.Error())
+		}
+		spec.CPUs, spec.MemoryNodes = near.CPUs, near.MemoryNodes
+		for i, cpus := range near.Ranks {
+			spec.Ranks[i].CPUs = cpus
+		}
+	}
+	return spec
 }
 
 // attach takes up the process of a former life of the driver.

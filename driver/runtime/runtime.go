@@ -31,6 +31,12 @@ type Spec struct {
 	Ranks []Rank `json:"ranks,omitempty"`
 	// Cgroup is the processes' own; nil: none is made.
 	Cgroup *Cgroup `json:"cgroup,omitempty"`
+	// Limits are set for each process.
+	Limits []Limit `json:"limits,omitempty"`
+	// CPUs are those that the processes keep to, as a list such as "0-3,8", and
+	// MemoryNodes those that memory is taken from first; empty: no matter which.
+	CPUs        string `json:"cpus,omitempty"`
+	MemoryNodes string `json:"memory_nodes,omitempty"`
 	// Warn is told what could not be had and was not asked for; may be nil.
 	Warn func(string) `json:"-"`
 }
@@ -69,6 +75,19 @@ type Rank struct {
 	Number int `json:"number"`
 	// Env is added to the Spec's, NAME=value.
 	Env []string `json:"env"`
+	// CPUs are the rank's own, in place of the Spec's; may be empty.
+	CPUs string `json:"cpus,omitempty"`
+}
+
+// Limit is one limit of a process's resources (setrlimit(2)).
+type Limit struct {
+	// Name is core, memlock, nofile or stack.
+	Name string `json:"name"`
+	// Value is in bytes, for nofile a number of files; the greatest value: unlimited.
+	Value uint64 `json:"value"`
+	// Asked: the user wants just this. Otherwise it is raised as far as the
+	// host allows.
+	Asked bool `json:"asked,omitempty"`
 }
 
 // Runtime makes processes. A process outlives the driver: its state stands in

@@ -60,6 +60,10 @@ type identity struct {
 // Supervise is the supervisor's whole life. It tells on ready, an open file,
 // that it can be asked, or why not.
 func Supervise(dir string, ready *os.File) error {
+	// One thread starts the processes: a process's death signal comes when that
+	// thread ends (PR_SET_PDEATHSIG, prctl(2)), and its cgroup, CPUs and memory
+	// policy are what the process begins with.
+	goruntime.LockOSThread()
 	s, err := newSupervisor(dir)
 	var listener *net.UnixListener
 	if err == nil {
@@ -125,7 +129,11 @@ func newSupervisor(dir string) (*supervisor, error) {
 			return nil, err
 		}
 	}
-	raiseLimits()
+	warnings, err := ownLimits.apply(spec.Limits)
+	if err != nil {
+		return nil, err
+	}
+	s.warnings = append(warnings, tryPlaces(s.workers)...)
 	own, err := identify(os.Getpid())
 	if err != nil {
 		return nil, err
@@ -245,11 +253,8 @@ func (s *supervisor) handle(r request) answer {
 	return answer{Err: fmt.Sprintf("op %q; allowed are start, signal, stop, wait", r.Op)}
 }
 
-// run waits for the start, watches the processes and leaves the exit. It keeps
-// one thread: a process's death signal comes when the thread that started it
-// ends (PR_SET_PDEATHSIG, prctl(2)).
+// run waits for the start, watches the processes and leaves the exit.
 func (s *supervisor) run() {
-	goruntime.LockOSThread()
 	select {
 	case done := <-s.start:
 		err := s.startAll()

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
@@ -29,6 +31,7 @@ type worker struct {
 	name    string // "rank 5"; empty for the only one
 	sources []*source
 	tail    *tail
+	place   place
 	over    atomic.Bool
 }
 
@@ -58,6 +61,9 @@ func newWorkers(spec runtime.Spec) ([]*worker, error) {
 			if w.cmd.SysProcAttr.Credential, err = credential(spec.User); err != nil {
 				return nil, err
 			}
+		}
+		if w.place, err = placeOf(spec, r); err != nil {
+			return nil, err
 		}
 		workers = append(workers, w)
 	}
@@ -95,13 +101,39 @@ func startAll(workers []*worker) error {
 	var err error
 	for _, w := range workers {
 		if err == nil {
-			if err = w.cmd.Start(); err != nil && w.name != "" {
+			if err = w.start(); err != nil && w.name != "" {
 				err = fmt.Errorf("%s: %w", w.name, err)
 			}
 		}
 		w.closeOutput()
 	}
 	return err
+}
+
+// start starts the process at its place, on this thread.
+func (w *worker) start() error {
+	var err error
+	unbound := w.place.during(func() { err = w.cmd.Start() })
+	if err == nil && unbound == nil && w.place.cpus.Size() > 0 {
+		// Again from outside: before Linux 6.2 entering a cgroup of version 2
+		// widened the affinity to all of the cgroup's CPUs.
+		unbound = setAffinity(w.cmd.Process.Pid, w.place.cpus)
+	}
+	if unbound != nil && !errors.Is(unbound, unix.ESRCH) { // it has ended already
+		fmt.Fprintln(os.Stderr, "supervisor:", unbound)
+	}
+	return err
+}
+
+// tryPlaces frees those whose place is not to be had, and says so.
+func tryPlaces(workers []*worker) (warnings []string) {
+	for _, w := range workers {
+		if err := w.place.during(func() {}); err != nil {
+			w.place = place{}
+			warnings = append(warnings, "the process is not bound: "+err.Error())
+		}
+	}
+	return warnings
 }
 
 // signalAll signals each process that still runs, without its children.
