@@ -115,16 +115,19 @@ const (
 	EnvNUMA = "GPU_NUMA_NODES"
 )
 
-// localityEnv tells what is known; nothing where it is not.
+// localityEnv tells what is known; nothing where it is not. NICs and CPUs of a
+// simulated machine are not there to be used.
 func localityEnv(m *gpu.Machine, gpus []int) map[string]string {
 	envs := make(map[string]string)
+	if m.Simulated {
+		return envs
+	}
 	var nics, cpus []string
 	for _, k := range topology.NearestNICsOf(m, gpus) {
 		nics = append(nics, m.NICs[k].Device)
 	}
 	slices.Sort(nics)
-	// NICs that are simulated are not there to be used.
-	if nics = slices.Compact(nics); len(nics) > 0 && !slices.Contains(nics, "") && !m.Simulated {
+	if nics = slices.Compact(nics); len(nics) > 0 && !slices.Contains(nics, "") {
 		envs[EnvHCA] = "=" + strings.Join(nics, ",")
 	}
 	var nodes []int

@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
@@ -63,6 +64,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"insecure": attr("insecure", "bool"),
 		"sample":   withDefault("sample", "number", "1"),
 	})),
+	"cgroup":       cgroupSpec,
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -103,8 +105,9 @@ type Config struct {
 		Insecure bool    `codec:"insecure"`
 		Sample   float64 `codec:"sample"`
 	} `codec:"tracing"`
-	ConsulGrace string `codec:"consul_grace"`
-	SessionTTL  string `codec:"session_ttl"`
+	Cgroup      CgroupConfig `codec:"cgroup"`
+	ConsulGrace string       `codec:"consul_grace"`
+	SessionTTL  string       `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
 	Topology string `codec:"topology"`
 	// Pool names the nodes that gangs compete for.
@@ -124,12 +127,13 @@ type settings struct {
 	sessionTTL  time.Duration
 	topology    string
 	pool        string
+	cgroup      CgroupConfig
 }
 
 // read checks each field; it looks at no network.
 func (c Config) read() (settings, error) {
-	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul)}
-	errs := []error{s.consul.Validate()}
+	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul), cgroup: c.Cgroup}
+	errs := []error{s.consul.Validate(), c.Cgroup.validate()}
 	var err error
 	if len(s.pool) > maxPool {
 		errs = append(errs, fmt.Errorf("pool: %q; allowed are 1 to %d bytes", s.pool, maxPool))
@@ -176,6 +180,9 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"work_dir":       attr("work_dir", "string"),
 	"nproc_per_node": withDefault("nproc_per_node", "number", "0"),
 	"framework":      attr("framework", "string"),
+	"launch":         withDefault("launch", "string", `"per_node"`),
+	"locality":       withDefault("locality", "bool", "true"),
+	"rlimits":        rlimitsSpec,
 	"gang": hclspec.NewBlock("gang", true, hclspec.NewObject(map[string]*hclspec.Spec{
 		"nodes":           hclspec.NewAttr("nodes", "number", true),
 		"ports":           withDefault("ports", "list(string)", `["gang_a", "gang_b"]`),
@@ -209,7 +216,11 @@ type TaskConfig struct {
 	WorkDir      string   `codec:"work_dir"`
 	NprocPerNode int      `codec:"nproc_per_node"`
 	Framework    string   `codec:"framework"`
-	Gang         struct {
+	Launch       string   `codec:"launch"`
+	// Locality: the processes keep to the CPUs and the memory near their GPUs.
+	Locality bool          `codec:"locality"`
+	Rlimits  RlimitsConfig `codec:"rlimits"`
+	Gang     struct {
 		Nodes          int      `codec:"nodes"`
 		Ports          []string `codec:"ports"`
 		Restarts       int      `codec:"restarts"`
@@ -244,12 +255,20 @@ type taskSettings struct {
 	failureGrace time.Duration
 	preflight    preflight.Steps
 	progress     *progressSettings // nil: not asked for
+	limits       []runtime.Limit
 }
 
 // defaultPool is the pool of nodes whose configuration names none.
 const (
 	defaultPool = "default"
 	maxPool     = 128
+)
+
+// How a node's processes are started: one, which starts the others itself
+// (torchrun, mpirun), or one for each GPU.
+const (
+	launchPerNode = "per_node"
+	launchPerGPU  = "per_gpu"
 )
 
 // rasLabel is the port label that NCCL's RAS gets, where the group reserves one.
@@ -275,6 +294,9 @@ func (c TaskConfig) read() (taskSettings, error) {
 	if c.Framework != "" && c.Framework != "jax" {
 		take(fmt.Errorf(`framework: %q; allowed are "" and "jax"`, c.Framework))
 	}
+	if c.Launch != "" && c.Launch != launchPerNode && c.Launch != launchPerGPU {
+		take(fmt.Errorf("launch: %q; allowed are %q and %q", c.Launch, launchPerNode, launchPerGPU))
+	}
 	if len(c.Gang.Ports) != 2 || c.Gang.Ports[0] == c.Gang.Ports[1] {
 		take(fmt.Errorf("gang.ports: %q; allowed are two different labels of ports in the group's network block", c.Gang.Ports))
 	}
@@ -288,6 +310,8 @@ func (c TaskConfig) read() (taskSettings, error) {
 		take(fmt.Errorf("gang.run: %q; allowed are 1 to 128 bytes", c.Gang.Run))
 	}
 	var err error
+	s.limits, err = c.Rlimits.read()
+	take(err)
 	s.spec = gang.Spec{Nodes: c.Gang.Nodes, MinNodes: c.Gang.MinNodes, Restarts: c.Gang.Restarts,
 		Completion: gang.Completion(c.Gang.Completion), NoProgress: c.Gang.NoProgress}
 	s.spec.LastCall, err = duration("gang.last_call", c.Gang.LastCall, 0)

@@ -87,6 +87,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		}
 	} else {
 		config.ConsulGrace, config.SessionTTL = "5m", "15s"
+		config.Cgroup = CgroupConfig{Parent: defaultCgroupParent, PIDsLimit: defaultPIDs, LimitDevices: true}
 	}
 	s, err := config.read()
 	if err != nil {

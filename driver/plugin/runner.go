@@ -33,6 +33,10 @@ type runner struct {
 	tracer   *trace.Tracer // nil: off
 	// failureGrace is what the process gets to end where the stop is not planned.
 	failureGrace time.Duration
+	// locality: the processes run near their GPUs, on these cores of Nomad's
+	// (a list; empty: all).
+	locality bool
+	cores    string
 
 	mu         sync.Mutex
 	signal     syscall.Signal
@@ -72,9 +76,7 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return err
 		}
 	}
-	spec := r.spec
-	spec.Env = environ.List(env)
-	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
+	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), r.specOf(a, env))
 	if err != nil {
 		return err
 	}
@@ -86,6 +88,33 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 		return os.RemoveAll(r.generationDir(old))
 	}
 	return nil
+}
+
+// specOf is what to run for this generation, in this environment.
+func (r *runner) specOf(a gang.Assignment, env map[string]string) runtime.Spec {
+	spec := r.spec
+	spec.Env = environ.List(env)
+	if r.settings.PerGPU {
+		for _, rank := range environ.Ranks(a, r.settings) {
+			spec.Ranks = append(spec.Ranks, runtime.Rank{Number: rank.Number, Env: environ.List(rank.Env)})
+		}
+	}
+	if spec.Cgroup != nil {
+		own := *spec.Cgroup
+		own.Path += "." + strconv.FormatUint(a.Generation, 10)
+		spec.Cgroup = &own
+	}
+	if r.locality {
+		near, err := environ.Near(r.settings.Device, r.cores, len(spec.Ranks))
+		if err != nil {
+			spec.Warn("the processes are not bound to the CPUs near their GPUs: " + err.Error())
+		}
+		spec.CPUs, spec.MemoryNodes = near.CPUs, near.MemoryNodes
+		for i, cpus := range near.Ranks {
+			spec.Ranks[i].CPUs = cpus
+		}
+	}
+	return spec
 }
 
 // attach takes up the process of a former life of the driver.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -149,14 +150,20 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		workDir = dir.Dir
 	}
 	own := filepath.Join(dir.Dir, ".nccl")
+	cores := ""
+	if l := cfg.Resources.LinuxResources; l != nil {
+		cores = l.CpusetCpus
+	}
 	t := &task{cfg: cfg, started: started, leave: make(chan struct{}), done: make(chan struct{}),
 		state: &stateFile{path: filepath.Join(own, "state.json")},
 		runner: &runner{
 			runtime: process.Runtime{Marker: "NOMAD_ALLOC_ID=" + cfg.AllocID},
 			dir:     filepath.Join(own, "generations"),
-			spec:    runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath},
+			spec: runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath,
+				Limits: ts.limits, Cgroup: d.settings.cgroup.cgroup(cfg, gpus), Warn: d.warnOnce(cfg)},
+			locality: tc.Locality, cores: cores,
 			settings: environ.Settings{Task: cfg.Env, Device: cfg.DeviceEnv, Interface: interfaceOf(address), Hostfile: filepath.Join(dir.LocalDir, "hostfile"),
-				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras},
+				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras, PerGPU: tc.Launch == launchPerGPU},
 			check: d.preflightOf(cfg, ts.preflight, len(gpus)),
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace, failureGrace: ts.failureGrace,
 		}}
@@ -168,4 +175,18 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		Save: t.state.save, Report: func(e member.Event) { d.emit(cfg, e.Kind, e.Message) }}
 	d.watched(t)
 	return t, nil
+}
+
+// warnOnce tells each warning of a task once, however many generations meet it.
+func (d *Driver) warnOnce(cfg *drivers.TaskConfig) func(string) {
+	var mu sync.Mutex
+	told := map[string]bool{}
+	return func(message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !told[message] {
+			told[message] = true
+			d.emit(cfg, "Warning", message)
+		}
+	}
 }
