@@ -76,13 +76,23 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 	if err != nil {
 		return nil, nil, fmt.Errorf("nomad_address: %w", err)
 	}
-	l := &Lookout{File: file, reader: demand.NewReader(client), local: map[string]*pool.LocalPool{}}
+	l := &Lookout{File: file, reader: demand.NewReader(client, offers(file)...), local: map[string]*pool.LocalPool{}}
 	for i := range file.Pools {
 		if d := &file.Pools[i]; d.Kind == "local" {
 			l.local[d.Name] = pool.NewLocal(d, client, logger)
 		}
 	}
 	return l, client, nil
+}
+
+// offers are what the file tells of the GPUs of pools that say more of them than their number.
+func offers(file *pool.File) (all []demand.Offer) {
+	for i := range file.Pools {
+		if d := &file.Pools[i]; d.Shape.Model != "" || len(d.Shape.Attributes) > 0 {
+			all = append(all, demand.OfferOf(d.Plan().Where, d.Shape.Model, d.Shape.Attributes))
+		}
+	}
+	return all
 }
 
 // Look returns what there is and the plan for it. For the pool named, count is

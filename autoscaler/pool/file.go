@@ -51,6 +51,9 @@ type Shape struct {
 	Model  string `hcl:"model,optional"`
 	CPU    int    `hcl:"cpu,optional"`
 	Memory int    `hcl:"memory,optional"`
+	// Attributes are those that the device plugin will tell of the GPUs, for
+	// jobs' constraints while the pool has no node: memory = "80 GiB".
+	Attributes map[string]string `hcl:"attributes,optional"`
 }
 
 // Local is a pool of Nomad clients on this machine.
