@@ -117,7 +117,7 @@ func (t *Target) Scale(action sdk.ScalingAction, config map[string]string) error
 		return err
 	}
 	if action.Direction == sdk.ScaleDirectionUp {
-		return p.Grow(int(action.Count))
+		return p.Grow(t.ctx, time.Now(), int(action.Count))
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()
