@@ -131,8 +131,9 @@ func (p *LocalPool) start(s Slot, now time.Time) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go cmd.Wait()
+	// Before it is waited for: one that has ended at once is still told by its number.
 	created, err := createdAt(cmd.Process.Pid)
+	go cmd.Wait()
 	if err == nil {
 		err = p.save(s.Name, &record{PID: cmd.Process.Pid, Created: created, Started: now})
 	}

@@ -51,6 +51,8 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var request struct{ Eligibility string }
 		json.NewDecoder(r.Body).Decode(&request)
 		f.did = append(f.did, parts[1]+" "+request.Eligibility)
+	case parts[2] == "drain":
+		f.did = append(f.did, parts[1]+" drains")
 	case parts[2] == "purge":
 		f.did = append(f.did, parts[1]+" purged")
 		delete(f.nodes, parts[1])
