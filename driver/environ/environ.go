@@ -25,12 +25,15 @@ type Settings struct {
 	Interface string
 	// Hostfile is the path of the host file.
 	Hostfile string
-	// CheckpointDir and Framework are the user's; may be empty.
-	CheckpointDir string
-	Framework     string
+	// CheckpointDir, CheckpointKeep and Framework are the user's; may be empty.
+	CheckpointDir  string
+	CheckpointKeep int
+	Framework      string
 	// TraceParent is the span that the process's own traces hang below, as
 	// TRACEPARENT; may be empty.
 	TraceParent string
+	// NCCL are the variables that this node's configuration sets for NCCL.
+	NCCL map[string]string
 	// RASPort is the port for NCCL's RAS, 0: none is reserved.
 	RASPort int
 	// PerGPU: the driver starts one process for each GPU; Ranks tells them apart.
@@ -161,6 +164,10 @@ func Environment(a gang.Assignment, s Settings) map[string]string {
 	if s.RASPort != 0 {
 		set("NCCL_RAS_ADDR", "localhost:"+strconv.Itoa(s.RASPort))
 	}
+	if s.CheckpointKeep > 0 {
+		number("GANG_CHECKPOINT_KEEP", s.CheckpointKeep)
+	}
+	maps.Copy(env, s.NCCL)
 	maps.Copy(env, s.Task)
 	// Last: several device blocks set one variable each over the other's.
 	if gpus := Devices(s.Device); len(gpus) > 0 {

@@ -49,6 +49,8 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"cidr":      attr("cidr", "string"),
 		"address":   attr("address", "string"),
 	})),
+	"nccl":             ncclSpec,
+	"max_kill_timeout": withDefault("max_kill_timeout", "string", `"30s"`),
 	"notice": hclspec.NewBlock("notice", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"source":    withDefault("source", "string", `"none"`),
 		"path":      attr("path", "string"),
@@ -90,7 +92,9 @@ type Config struct {
 		CIDR      string `codec:"cidr"`
 		Address   string `codec:"address"`
 	} `codec:"network"`
-	Notice struct {
+	NCCL           NCCLConfig `codec:"nccl"`
+	MaxKillTimeout string     `codec:"max_kill_timeout"`
+	Notice         struct {
 		Source    string `codec:"source"`
 		Path      string `codec:"path"`
 		Address   string `codec:"address"`
@@ -127,13 +131,16 @@ type settings struct {
 	sessionTTL  time.Duration
 	topology    string
 	pool        string
-	cgroup      CgroupConfig
+	nccl        NCCLConfig
+	// maxKillTimeout is the client's: no stop by Nomad takes longer.
+	maxKillTimeout time.Duration
+	cgroup         CgroupConfig
 }
 
 // read checks each field; it looks at no network.
 func (c Config) read() (settings, error) {
-	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul), cgroup: c.Cgroup}
-	errs := []error{s.consul.Validate(), c.Cgroup.validate()}
+	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul), cgroup: c.Cgroup, nccl: c.NCCL}
+	errs := []error{s.consul.Validate(), c.Cgroup.validate(), c.NCCL.validate()}
 	var err error
 	if len(s.pool) > maxPool {
 		errs = append(errs, fmt.Errorf("pool: %q; allowed are 1 to %d bytes", s.pool, maxPool))
@@ -156,6 +163,8 @@ func (c Config) read() (settings, error) {
 	errs = append(errs, s.notice.Validate(), metrics.Validate(c.Metrics.Listen))
 	s.metrics, s.tracing = c.Metrics.Listen, trace.Config(c.Tracing)
 	errs = append(errs, s.tracing.Validate())
+	s.maxKillTimeout, err = duration("max_kill_timeout", cmp.Or(c.MaxKillTimeout, "30s"), time.Second)
+	errs = append(errs, err)
 	s.consulGrace, err = duration("consul_grace", c.ConsulGrace, 0)
 	errs = append(errs, err)
 	if s.sessionTTL, err = duration("session_ttl", c.SessionTTL, 10*time.Second); err == nil && s.sessionTTL > 24*time.Hour {
@@ -204,6 +213,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"grace":         withDefault("grace", "string", `"30s"`),
 		"failure_grace": withDefault("failure_grace", "string", `"5s"`),
 		"dir":           attr("dir", "string"),
+		"keep":          withDefault("keep", "number", "0"),
 	})),
 	"preflight": preflightSpec,
 	"progress":  progressSpec,
@@ -241,6 +251,7 @@ type TaskConfig struct {
 		Grace        string `codec:"grace"`
 		FailureGrace string `codec:"failure_grace"`
 		Dir          string `codec:"dir"`
+		Keep         int    `codec:"keep"`
 	} `codec:"checkpoint"`
 	Preflight PreflightConfig `codec:"preflight"`
 	Progress  ProgressConfig  `codec:"progress"`
@@ -344,6 +355,9 @@ func (c TaskConfig) read() (taskSettings, error) {
 	take(err)
 	s.preflight, err = c.Preflight.read(s.spec.PrepareTimeout)
 	take(err)
+	if k := c.Checkpoint.Keep; k < 0 || k > 1_000_000 {
+		take(fmt.Errorf("checkpoint.keep: %d; allowed are 0 (the training's own choice) to 1000000", k))
+	}
 	if d := c.Checkpoint.Dir; d != "" && !filepath.IsAbs(d) {
 		take(fmt.Errorf("checkpoint.dir: %q; allowed is an absolute path", d))
 	}

@@ -163,7 +163,8 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 				Limits: ts.limits, Cgroup: d.settings.cgroup.cgroup(cfg, gpus), Warn: d.warnOnce(cfg)},
 			locality: tc.Locality, cores: cores,
 			settings: environ.Settings{Task: cfg.Env, Device: cfg.DeviceEnv, Interface: interfaceOf(address), Hostfile: filepath.Join(dir.LocalDir, "hostfile"),
-				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras, PerGPU: tc.Launch == launchPerGPU},
+				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, CheckpointKeep: tc.Checkpoint.Keep,
+				RASPort: ras, PerGPU: tc.Launch == launchPerGPU, NCCL: d.settings.nccl.environment(tc.Gang.Priority)},
 			check: d.preflightOf(cfg, ts.preflight, len(gpus)),
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace, failureGrace: ts.failureGrace,
 		}}
