@@ -131,7 +131,7 @@ func devicesOf(a *api.AllocationListStub) []*api.AllocatedDeviceResource {
 func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, int) {
 	node := plan.Node{Name: n.Name, Where: plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter},
 		Busy: len(allocs) > 0, Starting: n.Status == api.NodeStatusInit,
-		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible}
+		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible || refusesGangs(n)}
 	total := 0
 	free := map[string]int{}
 	if n.NodeResources != nil {
@@ -172,6 +172,16 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, i
 	return node, total
 }
 
+// refusesGangs: its task driver has told Nomad to place nothing more, as on a
+// spot node that will be taken back. A node without the driver is another's.
+func refusesGangs(n *api.NodeListStub) bool {
+	d := n.Drivers[gangDriver]
+	return d != nil && d.Detected && !d.Healthy
+}
+
+// gangDriver is the task driver of gangs.
+const gangDriver = "nccl"
+
 // workOf is a group that asks for GPUs, with what of it is placed.
 func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known catalogue) (plan.Work, bool) {
 	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Spot: plan.Prefer}
@@ -191,7 +201,7 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 			continue
 		}
 		constraints = append(constraints, t.Constraints...)
-		if t.Driver == "nccl" && t.Config["gang"] != nil {
+		if t.Driver == gangDriver && t.Config["gang"] != nil {
 			w.Gang, w.Distinct = true, true
 		}
 		if t.Resources == nil {

@@ -34,6 +34,8 @@ type Pool struct {
 	Lifecycle string // spot or on-demand; the nodes' class too
 	Price     float64
 	Min, Max  int
+	// Driver is more of the task driver's configuration; NAME stands for the node's name.
+	Driver string
 }
 
 // Start describes the pools to the plugins and starts the autoscaler with a
@@ -80,7 +82,7 @@ pool %q {
 `, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, Model, filepath.Join(c.Dir(), "pools", p.Name))
 		for i := range p.Max {
 			place, err := c.Place(cluster.Client{Name: fmt.Sprintf("%s-%d", p.Lifecycle, i+1), NodePool: NodePool, NodeClass: p.Lifecycle, Profile: profile,
-				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}})
+				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: strings.ReplaceAll(p.Driver, "NAME", fmt.Sprintf("%s-%d", p.Lifecycle, i+1))})
 			if err != nil {
 				return "", err
 			}

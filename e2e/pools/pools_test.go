@@ -62,6 +62,16 @@ job %[1]q {
   }
   group "gang" {
     count = %[4]d
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 3
+      interval  = "1h"
+      delay     = "5s"
+      unlimited = false
+    }
     constraint {
       distinct_hosts = true
     }
@@ -200,12 +210,13 @@ func TestAGangThatNeverFitsBuysNothingAndSaysWhy(t *testing.T) {
 		out := m.queue()
 		return strings.Contains(out, "large") && strings.Contains(out, "it needs 3 allocations of 8 GPUs each at once; all pools at their maximum hold 2"), out, m.Ended()
 	}))
+	must.Zero(t, m.clients("spot"))
+	_, _, err := m.Nomad().Jobs().Deregister("large", true, nil)
+	must.NoError(t, err)
 	// A later gang that fits is bought for, and only for.
 	m.gang("small", 1, "prefer")
 	must.Eq(t, []string{"spot-1"}, m.running("small", 1))
-	must.Eq(t, 1, m.clients("spot"))
-	_, _, err := m.Nomad().Jobs().Deregister("large", true, nil)
-	must.NoError(t, err)
+	must.Eq(t, 1, m.clients("spot"), must.Sprint("nodes were bought for what never fits"))
 	m.finish()
 }
 
@@ -222,5 +233,35 @@ func TestAKilledAutoscalerBuysNothingTwice(t *testing.T) {
 	m.running("gang", 3)
 	must.Len(t, 3, m.nodes("spot"))
 	must.Eq(t, 3, m.clients("spot"))
+	m.finish()
+}
+
+// A spot node is told that it will be taken: its member leaves, a replacement is
+// bought for it, and the gang goes on.
+func TestAnInterruptedSpotNodeIsReplacedAndTheGangGoesOn(t *testing.T) {
+	notices := t.TempDir()
+	m := newMarket(t, Pool{Name: "spot", Lifecycle: "spot", Price: 12.5, Max: 4,
+		Driver: "notice {\n source = \"file\"\n path = \"" + notices + "/NAME\"\n period = \"1s\"\n}"})
+	m.gang("gang", 2, "only")
+	before := m.running("gang", 2)
+	must.Eq(t, []string{"spot-1", "spot-2"}, before)
+	must.NoError(t, os.WriteFile(filepath.Join(notices, "spot-1"), []byte("taken back in two minutes\n"), 0o644))
+	must.NoError(t, cluster.WaitFor(t.Context(), 2*time.Minute, "another node is in the gang's second generation", func() (bool, string, error) {
+		allocs, _, err := m.Nomad().Jobs().Allocations("gang", true, nil)
+		if err != nil {
+			return false, "", err
+		}
+		var said []string
+		for _, a := range allocs {
+			for _, s := range a.TaskStates {
+				for _, e := range s.Events {
+					said = append(said, a.NodeName+": "+e.DisplayMessage)
+				}
+			}
+		}
+		log, _ := m.AutoscalerLog()
+		return slices.Contains(said, "spot-3: Generation 2: all 2 members are prepared and start"), fmt.Sprint(said, ParseScalings(log)), m.Ended()
+	}))
+	must.Len(t, 3, m.nodes("spot"), must.Sprint("one replacement is bought, no more"))
 	m.finish()
 }
