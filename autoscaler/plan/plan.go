@@ -180,8 +180,9 @@ func perNode(request, shape Shape) int {
 	return each
 }
 
-// candidates are the pools that may serve a work: spot first where it is
-// preferred, then the cheapest for a GPU, then by name.
+// candidates are the pools that may serve a work: first those that did not
+// refuse lately, then the cheapest for a GPU with its interruptions counted,
+// spot before on-demand at the same price, then by name.
 func (p *planner) candidates(w Work) []Pool {
 	var all []Pool
 	for _, pool := range p.in.Pools {
@@ -191,8 +192,8 @@ func (p *planner) candidates(w Work) []Pool {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Pool) int {
-		return cmp.Or(boolCompare(a.Lifecycle != Spot, b.Lifecycle != Spot),
-			cmp.Compare(a.Price/float64(max(a.Shape.GPUs, 1)), b.Price/float64(max(b.Shape.GPUs, 1))), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(boolCompare(a.refuses(p.in.Now), b.refuses(p.in.Now)), cmp.Compare(a.looksLike(), b.looksLike()),
+			boolCompare(a.Lifecycle != Spot, b.Lifecycle != Spot), cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }

@@ -53,6 +53,30 @@ type Pool struct {
 	Shape    Shape
 	// IdleTime is how long a node is without work before it is let go.
 	IdleTime time.Duration
+	// Increment is what is billed at once: an idle node stays while it is paid
+	// for, up to Margin before the next increment starts. Zero: not looked at.
+	Increment, Margin time.Duration
+	// Headroom is the share of the pool's busy nodes, 0 to 1, that is kept free
+	// beside them for failures; rounded up. Zero: none.
+	Headroom float64
+	// Refused is when a node last was asked for and did not come. For Retry
+	// after it other pools are tried first.
+	Refused time.Time
+	Retry   time.Duration
+	// Interrupted is how many of its nodes were taken away lately; each makes
+	// the pool's price look Penalty (a share of it) higher.
+	Interrupted int
+	Penalty     float64
+}
+
+// looksLike is the pool's price for a GPU and hour, dearer by its interruptions.
+func (p Pool) looksLike() float64 {
+	return p.Price / float64(max(p.Shape.GPUs, 1)) * (1 + float64(p.Interrupted)*p.Penalty)
+}
+
+// refuses reports whether the pool's last request failed so lately that others come first.
+func (p Pool) refuses(now time.Time) bool {
+	return !p.Refused.IsZero() && now.Sub(p.Refused) < p.Retry
 }
 
 // Node is a node that is there, or on its way.
@@ -68,6 +92,8 @@ type Node struct {
 	Busy bool
 	// IdleSince is when it was first seen without work.
 	IdleSince time.Time
+	// Bought is when its billing began. Zero: not known.
+	Bought time.Time
 }
 
 // Work is one task group that asks for GPUs.
