@@ -26,6 +26,7 @@ type replayed struct {
 	gangs, most, fixed                          int
 	every, checkpoint, start, billing, arrivals time.Duration
 	targets                                     []float64
+	restart                                     time.Duration
 }
 
 func replayCommand() *cobra.Command {
@@ -43,6 +44,7 @@ func replayCommand() *cobra.Command {
 	f.Uint64Var(&r.seed, "seed", 1, "of what is random: the generator, and which nodes an interruption takes")
 	f.DurationVar(&r.every, "every", 10*time.Second, "time between two evaluations")
 	f.DurationVar(&r.checkpoint, "checkpoint", 15*time.Minute, "time between two checkpoints of a task; 0: none")
+	f.DurationVar(&r.restart, "restart", time.Minute, "what a task that starts again spends until it computes")
 	f.DurationVar(&r.start, "start", 2*time.Minute, "how long a node takes to be ready")
 	f.DurationVar(&r.billing, "billing", time.Minute, "what is billed at once")
 	f.Float64SliceVar(&r.targets, "target", []float64{0.7, 0.9}, "targets of target-value, as shares of GPUs in use")
@@ -69,7 +71,7 @@ func (r replayed) run(out io.Writer) error {
 			}
 		}
 	}
-	policies := []replay.Policy{replay.Planner{}, replay.Threshold{}, fixed}
+	policies := []replay.Policy{replay.Planner{Move: true}, replay.Planner{Label: "gpu-pool, nothing moves"}, replay.Threshold{}, fixed}
 	for _, t := range r.targets {
 		if !(t > 0 && t <= 1) {
 			return fmt.Errorf("--target: %v; allowed are shares over 0, at most 1", t)
@@ -101,7 +103,7 @@ func (r replayed) options() (o replay.Options, err error) {
 	if err != nil {
 		return o, err
 	}
-	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint} {
+	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart} {
 		if d < 0 || d > 24*time.Hour {
 			return o, fmt.Errorf("%s: %s; allowed are 0 to 24h", field, d)
 		}
@@ -109,12 +111,12 @@ func (r replayed) options() (o replay.Options, err error) {
 	if r.gangs < 0 || r.gangs > 1<<20 || r.most < 1 || r.most > 1<<12 || r.arrivals < time.Second || r.arrivals > 720*time.Hour {
 		return o, fmt.Errorf("--gangs, --gang-nodes and --gang-every: %d, %d and %s; allowed are 0 to %d, 1 to %d and 1s to 720h", r.gangs, r.most, r.arrivals, 1<<20, 1<<12)
 	}
-	o = replay.Options{Seed: r.seed, Every: r.every, Checkpoint: r.checkpoint, Samples: 600}
+	o = replay.Options{Seed: r.seed, Every: r.every, Checkpoint: r.checkpoint, Restart: r.restart, Samples: 600}
 	names, smallest := []string{}, 1<<20
 	for i := range file.Pools {
 		p := replay.Pool{Pool: file.Pools[i].Plan(), Start: r.start}
 		p.Increment, p.Margin = r.billing, max(r.every, time.Minute)
-		p.Retry, p.Penalty = 10*time.Minute, 0.05
+		p.Retry, p.Penalty = 10*time.Minute, 0.02
 		if path := r.spot[p.Name]; path != "" {
 			a, err := replay.ReadAvailability(path)
 			if err != nil {

@@ -71,8 +71,10 @@ type Pool struct {
 
 // looksLike is the pool's price for a GPU and hour, dearer by its interruptions.
 func (p Pool) looksLike() float64 {
-	return p.Price / float64(max(p.Shape.GPUs, 1)) * (1 + float64(p.Interrupted)*p.Penalty)
+	return p.perGPU() * (1 + float64(p.Interrupted)*p.Penalty)
 }
+
+func (p Pool) perGPU() float64 { return p.Price / float64(max(p.Shape.GPUs, 1)) }
 
 // refuses reports whether the pool's last request failed so lately that others come first.
 func (p Pool) refuses(now time.Time) bool {
@@ -94,6 +96,8 @@ type Node struct {
 	IdleSince time.Time
 	// Bought is when its billing began. Zero: not known.
 	Bought time.Time
+	// Tenants are the allocations on it, where they are known: without them nothing is moved.
+	Tenants []Tenant
 }
 
 // Work is one task group that asks for GPUs.
@@ -111,6 +115,14 @@ type Work struct {
 	Distinct bool
 	Request  Shape
 	Spot     string
+	// Deadline is when it shall be done (gpu.deadline), Length how long it
+	// runs. With both it waits for spot or a cheaper hour while there is time,
+	// and takes on-demand when there is none. Zero: it has none.
+	Deadline time.Time
+	Length   time.Duration
+	// MaxCost is the most it may cost (gpu.max_cost), all in all, or for an
+	// hour where Length is not known; 0: no limit.
+	MaxCost float64
 	// Allowed tells which nodes its node pool, datacenters and constraints admit.
 	Allowed func(Where) bool
 }
@@ -134,10 +146,20 @@ func (w Work) QueuedGPUs() int {
 
 // Input is all that a plan is made from.
 type Input struct {
-	Now   time.Time
-	Work  []Work
-	Nodes []Node
-	Pools []Pool
+	Now    time.Time
+	Work   []Work
+	Nodes  []Node
+	Pools  []Pool
+	Budget Budget
+	// Curve is how the price, or the carbon, of an hour goes, in order of time: it shifts
+	// work that has a deadline. Empty: every hour is alike.
+	Curve []Rate
+}
+
+// Rate holds from a time until the next one's.
+type Rate struct {
+	From   time.Time
+	Factor float64 // of the pools' prices
 }
 
 // Waiting says why one work waits.
@@ -159,7 +181,10 @@ type Decision struct {
 	Needed int
 	// Release names the nodes to let go.
 	Release []string
-	Reason  string
+	// Drain names nodes whose work has leave to move and has a place elsewhere:
+	// to be drained, and let go when empty. Want counts them still.
+	Drain  []string
+	Reason string
 }
 
 // Output is a plan.

@@ -28,6 +28,7 @@ type job struct {
 	queued time.Duration // when it last joined the queue
 	waited time.Duration // in the queue, all in all
 	began  time.Duration // this run
+	again  time.Duration // what this run computes once more or loses on its start, out of left
 	run    int           // counts its starts: an end that was foreseen for an earlier one is void
 	on     []*node
 	done   bool
@@ -154,7 +155,11 @@ func (c *cluster) input(now time.Duration) plan.Input {
 		in.Pools = append(in.Pools, p.Pool)
 	}
 	for _, n := range c.nodes {
-		in.Nodes = append(in.Nodes, n.Node)
+		v := n.Node
+		for _, j := range n.jobs {
+			v.Tenants = append(v.Tenants, plan.Tenant{Work: j.work})
+		}
+		in.Nodes = append(in.Nodes, v)
 	}
 	for _, j := range c.queue {
 		in.Work = append(in.Work, j.work)

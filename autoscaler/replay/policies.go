@@ -20,6 +20,9 @@ import (
 // cooldown is the Nomad Autoscaler's default for a policy.
 const cooldown = 5 * time.Minute
 
+// moveEvery is how often the planner looks for something cheaper when nothing else happens.
+const moveEvery = 5 * time.Minute
+
 // groupRetry is how often a cloud group is taken to ask again for a node that
 // it wants and does not get.
 const groupRetry = time.Minute
@@ -28,6 +31,9 @@ const groupRetry = time.Minute
 type Planner struct {
 	// Label tells variants apart.
 	Label string
+	// Move: single tasks gave leave to be moved to a cheaper node, at a
+	// checkpoint made for it.
+	Move bool
 }
 
 // Name is the planner's in a report.
@@ -35,10 +41,20 @@ func (p Planner) Name() string { return cmp.Or(p.Label, "gpu-pool") }
 
 // Decide makes a plan.
 func (p Planner) Decide(in plan.Input) ([]plan.Decision, time.Time) {
+	if p.Move {
+		for i := range in.Nodes {
+			for j := range in.Nodes[i].Tenants {
+				in.Nodes[i].Tenants[j].Movable = !in.Nodes[i].Tenants[j].Work.Gang
+			}
+		}
+	}
 	out := plan.Make(in)
-	// Something that waits or idles makes a plan change with time alone.
+	// Something that waits, idles or could move makes a plan change with time alone.
 	if len(in.Work) > 0 || slices.ContainsFunc(in.Nodes, func(n plan.Node) bool { return !n.Busy && !n.Starting }) {
 		return out.Decisions, in.Now.Add(time.Second)
+	}
+	if p.Move {
+		return out.Decisions, in.Now.Add(moveEvery)
 	}
 	return out.Decisions, time.Time{}
 }

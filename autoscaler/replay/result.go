@@ -26,6 +26,7 @@ type Result struct {
 	Unfinished    int     `json:"tasks_unfinished"`
 	Bought        int     `json:"nodes_bought"`
 	Interruptions int     `json:"interruptions"`
+	Moved         int     `json:"tasks_moved"`
 	Refused       int     `json:"requests_refused"`
 	Curve         []Point `json:"curve,omitempty"`
 }

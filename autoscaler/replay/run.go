@@ -24,6 +24,8 @@ type Options struct {
 	// Checkpoint is the time between two checkpoints of a task: an interruption
 	// loses what it computed since the last. Zero: all that this run computed.
 	Checkpoint time.Duration
+	// Restart is what a task that starts again spends until it computes.
+	Restart time.Duration
 	// Samples is how many points the curves have.
 	Samples int
 }
@@ -184,7 +186,7 @@ func (r *run) start() {
 	r.changed = true
 	for _, j := range r.place(r.now) {
 		run := j.run
-		r.at(r.now+j.left, func() {
+		r.at(r.now+j.again+j.left, func() {
 			if j.run == run && !j.done {
 				r.end(j)
 			}
@@ -194,7 +196,8 @@ func (r *run) start() {
 
 func (r *run) end(j *job) {
 	j.done = true
-	r.result.UsedGPUHours += (j.left).Hours() * float64(j.GPUs())
+	r.result.UsedGPUHours += j.left.Hours() * float64(j.GPUs())
+	r.result.LostGPUHours += j.again.Hours() * float64(j.GPUs())
 	r.stop(j, r.now)
 	r.waits = append(r.waits, wait{j.waited, j.Count > 1})
 	r.undone--
@@ -227,22 +230,41 @@ func (r *run) interrupt(n *node) {
 	r.result.Interruptions++
 	r.interrupted[n.pool] = append(r.interrupted[n.pool], r.now)
 	for _, j := range slices.Clone(n.jobs) {
-		ran := r.now - j.began
-		kept := time.Duration(0)
-		if r.Checkpoint > 0 {
-			kept = ran / r.Checkpoint * r.Checkpoint
-		}
-		j.left -= kept
-		r.result.UsedGPUHours += kept.Hours() * float64(j.GPUs())
-		r.result.LostGPUHours += (ran - kept).Hours() * float64(j.GPUs())
-		r.stop(j, r.now)
-		j.run++
-		j.queued = r.now
-		r.queue = append(r.queue, j)
+		r.requeue(j, r.Checkpoint)
 	}
-	slices.SortStableFunc(r.queue, func(a, b *job) int { return cmp.Compare(a.Arrive, b.Arrive) })
 	r.bill(n)
 	r.remove(n)
+}
+
+// requeue stops a job at its last checkpoint, one each interval (zero: none),
+// and puts it back into the queue.
+func (r *run) requeue(j *job, interval time.Duration) {
+	ran := max(r.now-j.began-j.again, 0)
+	kept := time.Duration(0)
+	if interval > 0 {
+		kept = ran / interval * interval
+	}
+	spent := r.now - j.began
+	j.left -= kept
+	r.result.UsedGPUHours += kept.Hours() * float64(j.GPUs())
+	r.result.LostGPUHours += (spent - kept).Hours() * float64(j.GPUs())
+	r.stop(j, r.now)
+	j.run++
+	j.again, j.queued = r.Restart, r.now
+	r.queue = append(r.queue, j)
+	slices.SortStableFunc(r.queue, func(a, b *job) int { return cmp.Compare(a.Arrive, b.Arrive) })
+}
+
+// drain stops what runs on a node, each at a checkpoint that is made for it,
+// and lets the node go.
+func (r *run) drain(n *node) {
+	for _, j := range slices.Clone(n.jobs) {
+		r.requeue(j, time.Second)
+		r.result.Moved++
+	}
+	r.bill(n)
+	r.remove(n)
+	r.start()
 }
 
 // forget updates how many interruptions each pool is remembered for.
@@ -263,6 +285,12 @@ func (r *run) apply(decisions []plan.Decision) {
 				r.bill(n)
 				r.remove(n)
 				r.changed = true
+			}
+		}
+		for _, name := range d.Drain {
+			if i := slices.IndexFunc(r.nodes, func(n *node) bool { return n.Name == name }); i >= 0 {
+				r.drain(r.nodes[i])
+				d.Want-- // the plan counts it until it is gone
 			}
 		}
 		for range min(d.Want, r.pools[pool].Max) - r.count(pool) {
