@@ -67,6 +67,13 @@ func TestBounds(t *testing.T) {
 	must.Eq(t, Bounds{NoWait: 0.5*(2*1+1*3) + 0.5*3*3, Any: 3, GPUHours: 3}, Bound(o))
 }
 
+func TestTheBoundPaysATaskOnlyAtPoolsThatTakeIt(t *testing.T) {
+	o := small(task(0, time.Hour, 1), task(0, time.Hour, 1), task(0, time.Hour, 1))
+	o.Trace.Tasks[1].Spot = plan.Never
+	o.Trace.Tasks[2].Request.GPUs = 2 // no pool's node has two
+	must.Eq(t, Bounds{NoWait: 1 + 3, Any: 1 + 3, GPUHours: 4}, Bound(o))
+}
+
 func TestTheSameSeedGivesTheSameReport(t *testing.T) {
 	report := func(seed uint64) string {
 		o := small()

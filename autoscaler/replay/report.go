@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"runtime"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
@@ -28,15 +30,20 @@ type Report struct {
 	Results []*Result `json:"policies"`
 }
 
-// Compare replays the trace under each policy.
+// Compare replays the trace under each policy, several at a time: they share nothing that changes.
 func Compare(o Options, policies []Policy) (*Report, error) {
 	r := &Report{Tasks: len(o.Trace.Tasks), Skipped: o.Trace.Skipped, Seed: o.Seed}
-	for _, p := range policies {
-		result, err := Run(o, p)
-		if err != nil {
-			return nil, err
-		}
-		r.Results = append(r.Results, result)
+	r.Results = make([]*Result, len(policies))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, p := range policies {
+		group.Go(func() (err error) {
+			r.Results[i], err = Run(o, p)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
 	}
 	r.Bounds = Bound(o)
 	return r, nil
