@@ -62,5 +62,6 @@ func command(ctx context.Context) *cobra.Command {
 		c.MarkFlagRequired("pools")
 		root.AddCommand(c)
 	}
+	root.AddCommand(replayCommand())
 	return root
 }

@@ -9,22 +9,22 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Make plans. It costs O(work × (nodes + pools)).
 func Make(in Input) Output {
-	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}}
+	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}, drain: map[string][]string{}, spare: map[string]int{}}
 	for _, n := range in.Nodes {
 		if n.Pool != "" && !n.Closed {
 			p.count[n.Pool]++
 		}
-		p.nodes = append(p.nodes, &place{Node: n})
+		p.nodes = append(p.nodes, &place{Node: n, price: p.pool(n.Pool).perGPU()})
 	}
 	slices.SortStableFunc(p.nodes, func(a, b *place) int {
 		// What is ready first; among those the fullest that fits, so that whole nodes stay whole.
 		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.Free.GPUs, b.Free.GPUs), cmp.Compare(a.Name, b.Name))
 	})
+	p.spent()
 	queue := slices.Clone(in.Work)
 	slices.SortStableFunc(queue, func(a, b Work) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Since.Compare(b.Since), cmp.Compare(a.Name(), b.Name()))
@@ -35,6 +35,10 @@ func Make(in Input) Output {
 			out.Waiting = append(out.Waiting, p.serve(w))
 		}
 	}
+	p.move()
+	for _, pool := range in.Pools {
+		p.keepFree(pool)
+	}
 	for _, pool := range in.Pools {
 		out.Decisions = append(out.Decisions, p.decide(pool))
 	}
@@ -42,17 +46,22 @@ func Make(in Input) Output {
 }
 
 type planner struct {
-	in      Input
-	nodes   []*place
-	count   map[string]int // nodes of each pool, those on their way included
-	bought  map[string]int
-	reasons map[string][]string
+	in         Input
+	nodes      []*place
+	count      map[string]int // nodes of each pool, those on their way included
+	bought     map[string]int
+	reasons    map[string][]string
+	drain      map[string][]string
+	spare      map[string]int     // nodes of each pool that are kept free
+	closing    float64            // what nodes that take no new work cost for an hour
+	namespaces map[string]float64 // what each costs for an hour
 }
 
 // place is a node with what this plan puts on it.
 type place struct {
 	Node
-	used bool
+	used  bool
+	price float64 // of its pool, for a GPU and hour
 }
 
 func (n *place) fits(w Work) bool {
@@ -93,6 +102,9 @@ func (p *planner) serve(w Work) Waiting {
 		p.hold(held, w)
 		return Waiting{Work: w, Reason: onTheWay(held, w)}
 	}
+	if reason, wait := p.defers(w); wait {
+		return Waiting{Work: w, Reason: reason}
+	}
 	buys, left := p.buy(w, still)
 	if left > 0 && (w.Gang || len(buys) == 0) {
 		reason, never := p.refuse(w, still, left, len(held))
@@ -109,6 +121,7 @@ func (p *planner) serve(w Work) Waiting {
 	for _, pool := range p.in.Pools {
 		if n := bought[pool.Name]; n > 0 {
 			p.bought[pool.Name] += n
+			p.namespaces[w.Namespace] += float64(n) * pool.Price
 			p.reasons[pool.Name] = append(p.reasons[pool.Name], p.why(w, n, missing))
 		}
 	}
@@ -136,17 +149,18 @@ type purchase struct {
 // no pool takes either.
 func (p *planner) buy(w Work, allocations int) (buys []purchase, left int) {
 	left = allocations
+	extra := 0.0 // what the purchases before cost
 	for _, pool := range p.candidates(w) {
 		each := 1
 		if !w.Distinct {
 			each = perNode(w.Request, pool.Shape)
 		}
-		room := pool.Max - p.count[pool.Name] - p.bought[pool.Name]
-		nodes := min((left+each-1)/each, max(room, 0))
+		nodes := p.afford(pool, w.Namespace, min((left+each-1)/each, p.room(pool)), extra)
 		if nodes == 0 {
 			continue
 		}
 		served := min(left, nodes*each)
+		extra += float64(nodes) * pool.Price
 		buys = append(buys, purchase{pool, nodes, served})
 		if left -= served; left == 0 {
 			break
@@ -162,7 +176,7 @@ func (p *planner) open(b purchase, w Work) {
 		each = perNode(w.Request, b.pool.Shape)
 	}
 	for i := range b.nodes {
-		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Where: b.pool.Where, Free: b.pool.Shape, Starting: true}, used: true}
+		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Pool: b.pool.Name, Where: b.pool.Where, Free: b.pool.Shape, Starting: true}, used: true, price: b.pool.perGPU()}
 		for range min(each, b.allocations-i*each) {
 			take(w.Request, &n.Free)
 		}
@@ -180,21 +194,32 @@ func perNode(request, shape Shape) int {
 	return each
 }
 
-// candidates are the pools that may serve a work: spot first where it is
-// preferred, then the cheapest for a GPU, then by name.
+// candidates are the pools that may serve a work: first those that did not
+// refuse lately, then the cheapest for a GPU with its interruptions counted,
+// spot before on-demand at the same price, then by name.
 func (p *planner) candidates(w Work) []Pool {
 	var all []Pool
+	patient := !w.Deadline.IsZero() && w.Length > 0 && w.slack(p.in.Now) > p.lead()
 	for _, pool := range p.in.Pools {
-		if fits(w.Request, pool.Shape) && w.Allowed(pool.Where) &&
-			!(w.Spot == Never && pool.Lifecycle == Spot) && !(w.Spot == Only && pool.Lifecycle != Spot) {
+		if p.takes(pool, w) && !(patient && pool.Lifecycle != Spot && w.Spot != Never) {
 			all = append(all, pool)
 		}
 	}
+	hurried := !w.Deadline.IsZero() && !patient
 	slices.SortStableFunc(all, func(a, b Pool) int {
-		return cmp.Or(boolCompare(a.Lifecycle != Spot, b.Lifecycle != Spot),
-			cmp.Compare(a.Price/float64(max(a.Shape.GPUs, 1)), b.Price/float64(max(b.Shape.GPUs, 1))), cmp.Compare(a.Name, b.Name))
+		if hurried && a.Lifecycle != b.Lifecycle {
+			return boolCompare(a.Lifecycle == Spot, b.Lifecycle == Spot)
+		}
+		return cmp.Or(boolCompare(a.refuses(p.in.Now), b.refuses(p.in.Now)), cmp.Compare(a.looksLike(), b.looksLike()),
+			boolCompare(a.Lifecycle != Spot, b.Lifecycle != Spot), cmp.Compare(a.Name, b.Name))
 	})
 	return all
+}
+
+// takes reports whether a pool's nodes may serve a work.
+func (p *planner) takes(pool Pool, w Work) bool {
+	return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) && !w.overCost(pool) &&
+		!(w.Spot == Never && pool.Lifecycle == Spot) && !(w.Spot == Only && pool.Lifecycle != Spot)
 }
 
 // refuse says why nothing is bought, and whether that can ever change by
@@ -221,6 +246,9 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 	case most+busy < w.Count:
 		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, request, most), true
 	}
+	if p.in.Budget.PerHour > 0 || p.in.Budget.Namespaces != nil {
+		return fmt.Sprintf("%s; %d more allocations need nodes than the pools' maximum and the budget leave now", placed(w), left), false
+	}
 	return fmt.Sprintf("%s; %d more nodes are needed than the pools' maximum leaves now", placed(w), left), false
 }
 
@@ -244,46 +272,6 @@ func (p *planner) busyFor(w Work) int {
 		}
 	}
 	return n
-}
-
-// decide turns what was bought, or what idles, into a pool's count.
-func (p *planner) decide(pool Pool) Decision {
-	d := Decision{Pool: pool.Name, Now: p.count[pool.Name], Needed: p.bought[pool.Name]}
-	d.Want = d.Now + d.Needed
-	var idle []*place
-	for _, n := range p.nodes {
-		if n.Pool == pool.Name && !n.Starting && !n.Closed && !n.Busy && !n.used {
-			idle = append(idle, n)
-		}
-	}
-	switch {
-	case d.Needed > 0:
-		d.Reason = strings.Join(p.reasons[pool.Name], "; ")
-	case d.Now < pool.Min:
-		d.Reason = fmt.Sprintf("the pool's minimum is %d nodes", pool.Min)
-	case len(idle) > 0:
-		// The longest idle goes first.
-		slices.SortStableFunc(idle, func(a, b *place) int {
-			return cmp.Or(a.IdleSince.Compare(b.IdleSince), cmp.Compare(a.Name, b.Name))
-		})
-		for _, n := range idle {
-			if p.in.Now.Sub(n.IdleSince) >= pool.IdleTime && d.Want > pool.Min {
-				d.Release = append(d.Release, n.Name)
-				d.Want--
-			}
-		}
-		if len(d.Release) > 0 {
-			d.Reason = fmt.Sprintf("%s had no work for %s", strings.Join(d.Release, ", "), pool.IdleTime)
-		} else if d.Want > pool.Min {
-			wait := pool.IdleTime - p.in.Now.Sub(idle[0].IdleSince)
-			d.Reason = fmt.Sprintf("%s has no work; it is let go in %s", idle[0].Name, wait.Round(time.Second))
-		}
-	}
-	d.Want = max(d.Want, pool.Min)
-	if d.Reason == "" {
-		d.Reason = "nothing waits for this pool and nothing in it is idle"
-	}
-	return d
 }
 
 func (p *planner) why(w Work, nodes, missing int) string {

@@ -53,6 +53,32 @@ type Pool struct {
 	Shape    Shape
 	// IdleTime is how long a node is without work before it is let go.
 	IdleTime time.Duration
+	// Increment is what is billed at once: an idle node stays while it is paid
+	// for, up to Margin before the next increment starts. Zero: not looked at.
+	Increment, Margin time.Duration
+	// Headroom is the share of the pool's busy nodes, 0 to 1, that is kept free
+	// beside them for failures; rounded up. Zero: none.
+	Headroom float64
+	// Refused is when a node last was asked for and did not come. For Retry
+	// after it other pools are tried first.
+	Refused time.Time
+	Retry   time.Duration
+	// Interrupted is how many of its nodes were taken away lately; each makes
+	// the pool's price look Penalty (a share of it) higher.
+	Interrupted int
+	Penalty     float64
+}
+
+// looksLike is the pool's price for a GPU and hour, dearer by its interruptions.
+func (p Pool) looksLike() float64 {
+	return p.perGPU() * (1 + float64(p.Interrupted)*p.Penalty)
+}
+
+func (p Pool) perGPU() float64 { return p.Price / float64(max(p.Shape.GPUs, 1)) }
+
+// refuses reports whether the pool's last request failed so lately that others come first.
+func (p Pool) refuses(now time.Time) bool {
+	return !p.Refused.IsZero() && now.Sub(p.Refused) < p.Retry
 }
 
 // Node is a node that is there, or on its way.
@@ -68,6 +94,10 @@ type Node struct {
 	Busy bool
 	// IdleSince is when it was first seen without work.
 	IdleSince time.Time
+	// Bought is when its billing began. Zero: not known.
+	Bought time.Time
+	// Tenants are the allocations on it, where they are known: without them nothing is moved.
+	Tenants []Tenant
 }
 
 // Work is one task group that asks for GPUs.
@@ -85,6 +115,14 @@ type Work struct {
 	Distinct bool
 	Request  Shape
 	Spot     string
+	// Deadline is when it shall be done (gpu.deadline), Length how long it
+	// runs. With both it waits for spot or a cheaper hour while there is time,
+	// and takes on-demand when there is none. Zero: it has none.
+	Deadline time.Time
+	Length   time.Duration
+	// MaxCost is the most it may cost (gpu.max_cost), all in all, or for an
+	// hour where Length is not known; 0: no limit.
+	MaxCost float64
 	// Allowed tells which nodes its node pool, datacenters and constraints admit.
 	Allowed func(Where) bool
 }
@@ -108,10 +146,20 @@ func (w Work) QueuedGPUs() int {
 
 // Input is all that a plan is made from.
 type Input struct {
-	Now   time.Time
-	Work  []Work
-	Nodes []Node
-	Pools []Pool
+	Now    time.Time
+	Work   []Work
+	Nodes  []Node
+	Pools  []Pool
+	Budget Budget
+	// Curve is how the price, or the carbon, of an hour goes, in order of time: it shifts
+	// work that has a deadline. Empty: every hour is alike.
+	Curve []Rate
+}
+
+// Rate holds from a time until the next one's.
+type Rate struct {
+	From   time.Time
+	Factor float64 // of the pools' prices
 }
 
 // Waiting says why one work waits.
@@ -133,7 +181,10 @@ type Decision struct {
 	Needed int
 	// Release names the nodes to let go.
 	Release []string
-	Reason  string
+	// Drain names nodes whose work has leave to move and has a place elsewhere:
+	// to be drained, and let go when empty. Want counts them still.
+	Drain  []string
+	Reason string
 }
 
 // Output is a plan.

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+)
+
+// anything draws an input with every setting in play. The budget covers what is
+// there and the minima, as a configuration that is checked does.
+func anything(t *rapid.T) Input {
+	in := Input{Now: now, Pools: pools()}
+	cost := 0.0
+	for i := range in.Pools {
+		p := &in.Pools[i]
+		p.Headroom = rapid.SampledFrom([]float64{0, 0.05, 0.1, 1}).Draw(t, "headroom")
+		p.Increment, p.Margin = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "increment"), time.Minute
+		p.Interrupted, p.Penalty = rapid.IntRange(0, 40).Draw(t, "interrupted"), 0.1
+		p.Retry = time.Minute
+		p.Refused = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "refused")) * time.Second)
+		p.Min = rapid.IntRange(0, 2).Draw(t, "min")
+	}
+	counts := map[string]int{}
+	for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
+		n := node(rapid.SampledFrom([]string{"spot", "on-demand"}).Draw(t, "pool"), fmt.Sprint("n", i))
+		n.Bought = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "age")) * time.Minute)
+		n.IdleSince = n.Bought
+		n.Starting = rapid.Bool().Draw(t, "starting")
+		n.Closed = !n.Starting && rapid.Bool().Draw(t, "closed")
+		for range rapid.IntRange(0, 3).Draw(t, "tenants") {
+			w := single(rapid.IntRange(1, 4).Draw(t, "tenant"))
+			w.Gang = rapid.Bool().Draw(t, "gang")
+			if !n.Starting && fits(w.Request, n.Free) {
+				n = running(n, w, rapid.Bool().Draw(t, "movable"))
+			}
+		}
+		if n.Closed {
+			cost += in.Pools[slices.IndexFunc(in.Pools, func(p Pool) bool { return p.Name == n.Pool })].Price
+		} else {
+			counts[n.Pool]++
+		}
+		in.Nodes = append(in.Nodes, n)
+	}
+	for i := range rapid.IntRange(0, 8).Draw(t, "work") {
+		w := gang(rapid.IntRange(1, 12).Draw(t, "count"), 0)
+		w.Job, w.Namespace = fmt.Sprint("j", i), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "namespace")
+		w.Gang = rapid.Bool().Draw(t, "whole")
+		w.Distinct = w.Gang || rapid.Bool().Draw(t, "distinct")
+		w.Request.GPUs = rapid.IntRange(1, 9).Draw(t, "gpus")
+		w.Spot = rapid.SampledFrom([]string{Prefer, Never, Only}).Draw(t, "spot")
+		if rapid.Bool().Draw(t, "due") {
+			w.Deadline, w.Length = now.Add(time.Duration(rapid.IntRange(-1, 9).Draw(t, "deadline"))*time.Hour), time.Hour
+		}
+		in.Work = append(in.Work, w)
+	}
+	if rapid.Bool().Draw(t, "curve") {
+		in.Curve = []Rate{{now, 1}, {now.Add(2 * time.Hour), rapid.Float64Range(0, 2).Draw(t, "factor")}}
+	}
+	for _, p := range in.Pools {
+		cost += p.Price * float64(max(counts[p.Name], p.Min))
+	}
+	if rapid.Bool().Draw(t, "limited") {
+		in.Budget = Budget{PerHour: max(cost, 1) + float64(rapid.IntRange(0, 100).Draw(t, "budget")), Namespaces: map[string]float64{"b": rapid.Float64Range(0, 200).Draw(t, "of b")}}
+	}
+	return in
+}
+
+func TestWhatHoldsForEveryPlanWithEverySetting(t *testing.T) {
+	rapid.Check(t, holds)
+}
+
+func FuzzPlan(f *testing.F) { f.Fuzz(rapid.MakeFuzz(holds)) }
+
+func holds(t *rapid.T) {
+	in := anything(t)
+	out := Make(in)
+	must.Eq(t, strip(out), strip(Make(in)))
+	cost := 0.0
+	for _, n := range in.Nodes {
+		if n.Closed {
+			cost += in.Pools[slices.IndexFunc(in.Pools, func(p Pool) bool { return p.Name == n.Pool })].Price
+		}
+	}
+	for i, d := range out.Decisions {
+		pool := in.Pools[i]
+		must.LessEq(t, max(pool.Max, d.Now), d.Want, must.Sprint("over the maximum"))
+		must.GreaterEq(t, pool.Min, d.Want, must.Sprint("under the minimum"))
+		must.GreaterEq(t, min(pool.Min, d.Now), d.Now-len(d.Drain)-len(d.Release), must.Sprint("under the minimum once drained"))
+		must.NotEq(t, "", d.Reason)
+		cost += pool.Price * float64(d.Want)
+		for _, n := range in.Nodes {
+			drained, released := slices.Contains(d.Drain, n.Name), slices.Contains(d.Release, n.Name)
+			must.False(t, drained && released)
+			if released {
+				must.False(t, n.Busy || n.Starting || n.Closed, must.Sprint("a node with work is let go"))
+			}
+			for _, tenant := range n.Tenants {
+				must.False(t, drained && (tenant.Work.Gang || !tenant.Movable), must.Sprint("work is moved without leave"))
+			}
+		}
+	}
+	if b := in.Budget.PerHour; b > 0 {
+		must.LessEq(t, b+1e-6, cost, must.Sprint("over the budget"))
+	}
+	ours := map[string]float64{}
+	for _, w := range out.Waiting {
+		total := 0
+		for name, n := range w.Buys {
+			pool := in.Pools[slices.IndexFunc(in.Pools, func(p Pool) bool { return p.Name == name })]
+			ours[w.Work.Namespace] += pool.Price * float64(n)
+			total += n
+		}
+		if w.Work.Gang && total > 0 {
+			// All that it lacks: each member has a node that is there, or one that this plan buys.
+			free := 0
+			for _, n := range in.Nodes {
+				if !n.Closed && fits(w.Work.Request, n.Free) {
+					free++
+				}
+			}
+			others := 0
+			for _, o := range out.Waiting {
+				for _, n := range o.Buys {
+					others += n
+				}
+			}
+			must.GreaterEq(t, w.Work.Count, free+others, must.Sprint("nodes are bought for a part of a gang"))
+		}
+	}
+	if b, ok := in.Budget.Namespaces["b"]; ok && ours["b"] > 0 {
+		for _, n := range in.Nodes {
+			for _, tenant := range n.Tenants {
+				if tenant.Work.Namespace == "b" {
+					ours["b"] += in.Pools[slices.IndexFunc(in.Pools, func(p Pool) bool { return p.Name == n.Pool })].Price * float64(tenant.Work.Request.GPUs) / 8
+				}
+			}
+		}
+		must.LessEq(t, math.Max(b, 0)+1e-6, ours["b"], must.Sprint("over the namespace's budget"))
+	}
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plan
+
+import (
+	"fmt"
+	"time"
+)
+
+// Budget is the most that nodes may cost for an hour, in the pools' currency.
+// A pool's minimum is kept whatever it costs: it is for the configuration to
+// have both agree.
+type Budget struct {
+	PerHour float64 // of all pools; 0: no limit
+	// Namespaces limits what one namespace's running and newly bought GPUs cost; none: no limit.
+	Namespaces map[string]float64
+}
+
+// spent adds up what each namespace's running GPUs cost for an hour, and what
+// nodes cost that take no new work and so are in no pool's count.
+func (p *planner) spent() {
+	p.namespaces = map[string]float64{}
+	for _, n := range p.nodes {
+		if n.Closed {
+			p.closing += n.price * float64(max(p.pool(n.Pool).Shape.GPUs, 1))
+		}
+		for _, t := range n.Tenants {
+			p.namespaces[t.Work.Namespace] += n.price * float64(t.Work.Request.GPUs)
+		}
+	}
+}
+
+// perHour is what all nodes cost, those that are bought and the minima included.
+func (p *planner) perHour() float64 {
+	sum := p.closing
+	for _, pool := range p.in.Pools {
+		sum += pool.Price * float64(max(p.count[pool.Name]+p.bought[pool.Name], pool.Min))
+	}
+	return sum
+}
+
+// room is how many nodes a pool's maximum leaves.
+func (p *planner) room(pool Pool) int {
+	return max(pool.Max-p.count[pool.Name]-p.bought[pool.Name], 0)
+}
+
+// afford is how many of n nodes of a pool the budgets leave to a namespace
+// (empty: to nobody in particular) when extra is spent for an hour besides. What
+// the pool's minimum takes anyway is free.
+func (p *planner) afford(pool Pool, namespace string, n int, extra float64) int {
+	if pool.Price <= 0 {
+		return n
+	}
+	limit := func(budget, spent float64, free int) {
+		// A hair of tolerance: prices are sums of fractions.
+		n = min(n, free+max(int((budget-spent-extra)/pool.Price+1e-9), 0))
+	}
+	if b := p.in.Budget.PerHour; b > 0 {
+		limit(b, p.perHour(), max(pool.Min-p.count[pool.Name]-p.bought[pool.Name], 0))
+	}
+	if b, ok := p.in.Budget.Namespaces[namespace]; ok {
+		limit(b, p.namespaces[namespace], 0)
+	}
+	return n
+}
+
+// overCost reports whether a work would cost more than its owner allows on a pool.
+func (w Work) overCost(pool Pool) bool {
+	length := w.Length
+	if length == 0 {
+		length = time.Hour
+	}
+	return w.MaxCost > 0 && pool.Price/float64(max(pool.Shape.GPUs, 1))*float64(w.Count*w.Request.GPUs)*length.Hours() > w.MaxCost
+}
+
+// slack is how long a work with a deadline can still wait before its run must start.
+func (w Work) slack(now time.Time) time.Duration { return w.Deadline.Sub(now) - w.Length }
+
+// defers says whether a work with a deadline waits for a cheaper hour, and why:
+// the latest one that is cheaper than now by the curve and early enough.
+func (p *planner) defers(w Work) (string, bool) {
+	if w.Deadline.IsZero() || w.Length == 0 || len(p.in.Curve) == 0 {
+		return "", false
+	}
+	now, best := 1.0, Rate{}
+	for _, r := range p.in.Curve {
+		switch {
+		case !r.From.After(p.in.Now):
+			now = r.Factor
+			best = Rate{Factor: r.Factor}
+		case r.From.Sub(p.in.Now)+p.lead() <= w.slack(p.in.Now) && r.Factor < min(best.Factor, now):
+			best = r
+		}
+	}
+	if best.From.IsZero() {
+		return "", false
+	}
+	return fmt.Sprintf("it is due at %s and waits for %s, when an hour costs %.2f of now's",
+		w.Deadline.UTC().Format(time.RFC3339), best.From.UTC().Format(time.RFC3339), best.Factor/now), true
+}
+
+// lead is kept between the latest start and a deadline: a refusal and one more try.
+func (p *planner) lead() time.Duration {
+	lead := time.Duration(0)
+	for _, pool := range p.in.Pools {
+		lead = max(lead, pool.Retry)
+	}
+	return lead
+}

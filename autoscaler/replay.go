@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/pool"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/replay"
+)
+
+// replayed is what the command replay is told.
+type replayed struct {
+	trace, pools, html                          string
+	spot                                        map[string]string
+	seed                                        uint64
+	json                                        bool
+	gangs, most, fixed                          int
+	every, checkpoint, start, billing, arrivals time.Duration
+	targets                                     []float64
+	restart                                     time.Duration
+}
+
+func replayCommand() *cobra.Command {
+	var r replayed
+	c := &cobra.Command{Use: "replay", Short: "Replay a trace under this planner and under others, and compare them", Args: cobra.NoArgs,
+		Long: "Replay a recorded or generated workload on a virtual clock under this planner, a fixed pool, the Nomad Autoscaler's target-value on utilisation and a queue threshold, beside bounds that know the future. Nothing is bought; no cluster is asked.",
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.OutOrStdout()) }}
+	f := c.Flags()
+	f.StringVar(&r.trace, "trace", "", "a pod list of the openb trace, CSV, gzipped or not")
+	f.IntVar(&r.gangs, "gangs", 0, "instead of a trace, generate so many gangs")
+	f.IntVar(&r.most, "gang-nodes", 16, "the largest gang generated, in nodes")
+	f.DurationVar(&r.arrivals, "gang-every", 30*time.Minute, "mean time between generated gangs")
+	f.StringVar(&r.pools, "pools", "", "the pools file")
+	f.StringToStringVar(&r.spot, "spot", nil, "POOL=FILE: how many nodes a spot pool can have, over time; repeat for each")
+	f.Uint64Var(&r.seed, "seed", 1, "of what is random: the generator, and which nodes an interruption takes")
+	f.DurationVar(&r.every, "every", 10*time.Second, "time between two evaluations")
+	f.DurationVar(&r.checkpoint, "checkpoint", 15*time.Minute, "time between two checkpoints of a task; 0: none")
+	f.DurationVar(&r.restart, "restart", time.Minute, "what a task that starts again spends until it computes")
+	f.DurationVar(&r.start, "start", 2*time.Minute, "how long a node takes to be ready")
+	f.DurationVar(&r.billing, "billing", time.Minute, "what is billed at once")
+	f.Float64SliceVar(&r.targets, "target", []float64{0.7, 0.9}, "targets of target-value, as shares of GPUs in use")
+	f.IntVar(&r.fixed, "fixed", 0, "nodes of each on-demand pool under the fixed policy; 0: its maximum")
+	f.BoolVar(&r.json, "json", false, "print JSON")
+	f.StringVar(&r.html, "html", "", "also write a page with plots to this file")
+	c.MarkFlagRequired("pools")
+	c.MarkFlagsOneRequired("trace", "gangs")
+	c.MarkFlagsMutuallyExclusive("trace", "gangs")
+	return c
+}
+
+func (r replayed) run(out io.Writer) error {
+	o, err := r.options()
+	if err != nil {
+		return err
+	}
+	fixed := replay.Fixed{Nodes: map[string]int{}}
+	for _, p := range o.Pools {
+		if p.Lifecycle == plan.OnDemand {
+			fixed.Nodes[p.Name] = p.Max
+			if r.fixed > 0 {
+				fixed.Nodes[p.Name] = min(r.fixed, p.Max)
+			}
+		}
+	}
+	policies := []replay.Policy{replay.Planner{Move: true}, replay.Planner{Label: "gpu-pool, nothing moves"}, replay.Threshold{}, fixed}
+	for _, t := range r.targets {
+		if !(t > 0 && t <= 1) {
+			return fmt.Errorf("--target: %v; allowed are shares over 0, at most 1", t)
+		}
+		policies = append(policies, replay.NewTargetValue(t))
+	}
+	report, err := replay.Compare(o, policies)
+	if err != nil {
+		return err
+	}
+	if r.html != "" {
+		var page strings.Builder
+		if err := report.HTML(&page); err != nil {
+			return err
+		}
+		if err := os.WriteFile(r.html, []byte(page.String()), 0o644); err != nil {
+			return fmt.Errorf("--html: %w", err)
+		}
+	}
+	if r.json {
+		return printJSON(out, report)
+	}
+	report.Table(out)
+	return nil
+}
+
+func (r replayed) options() (o replay.Options, err error) {
+	file, err := pool.ReadFile(r.pools)
+	if err != nil {
+		return o, err
+	}
+	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart} {
+		if d < 0 || d > 24*time.Hour {
+			return o, fmt.Errorf("%s: %s; allowed are 0 to 24h", field, d)
+		}
+	}
+	if r.gangs < 0 || r.gangs > 1<<20 || r.most < 1 || r.most > 1<<12 || r.arrivals < time.Second || r.arrivals > 720*time.Hour {
+		return o, fmt.Errorf("--gangs, --gang-nodes and --gang-every: %d, %d and %s; allowed are 0 to %d, 1 to %d and 1s to 720h", r.gangs, r.most, r.arrivals, 1<<20, 1<<12)
+	}
+	o = replay.Options{Seed: r.seed, Every: r.every, Checkpoint: r.checkpoint, Restart: r.restart, Samples: 600}
+	names, smallest := []string{}, 1<<20
+	for i := range file.Pools {
+		p := replay.Pool{Pool: file.Pools[i].Plan(), Start: r.start}
+		p.Increment, p.Margin = r.billing, max(r.every, time.Minute)
+		p.Retry, p.Penalty = 10*time.Minute, 0.02
+		if path := r.spot[p.Name]; path != "" {
+			a, err := replay.ReadAvailability(path)
+			if err != nil {
+				return o, err
+			}
+			p.Spot = &a
+		}
+		o.Pools = append(o.Pools, p)
+		names = append(names, p.Name)
+		smallest = min(smallest, p.Shape.GPUs)
+	}
+	for name := range r.spot {
+		if !slices.Contains(names, name) {
+			return o, fmt.Errorf("--spot: pool %q; allowed are %q", name, names)
+		}
+	}
+	if r.trace != "" {
+		o.Trace, err = replay.ReadTrace(r.trace)
+		return o, err
+	}
+	o.Trace = replay.Generate(replay.Gangs{Count: r.gangs, Every: r.arrivals, Most: r.most, GPUs: smallest, Longest: 7 * 24 * time.Hour}, r.seed)
+	return o, nil
+}
