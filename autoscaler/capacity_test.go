@@ -58,8 +58,8 @@ func TestCapacityIsToldByPoolAndJob(t *testing.T) {
 	var rows []utilised
 	must.NoError(t, json.Unmarshal(out.Bytes(), &rows))
 	must.Len(t, 2, rows)
-	must.Eq(t, 8, *rows[0].Paid)
-	must.Eq(t, 4, rows[1].Used)
+	must.InDelta(t, 8, *rows[0].Paid, 1e-6)
+	must.InDelta(t, 4, rows[1].Used, 1e-6)
 	p.since = -time.Hour
 	must.ErrorContains(t, p.capacity(t.Context(), now, &out), "--since: -1h0m0s; allowed are durations above 0")
 	p.since, p.record = time.Hour, filepath.Join(t.TempDir(), "none")
