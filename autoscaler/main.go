@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad-autoscaler/plugins"
@@ -48,6 +49,8 @@ func command(ctx context.Context) *cobra.Command {
 	serve("target", "Serve the target "+plugin.TargetName, func(l hclog.Logger) any { return plugin.NewTarget(ctx, l) })
 
 	var show view
+	var past period
+	var spending costs
 	for _, c := range []*cobra.Command{
 		{Use: "queue", Short: "Show what waits for GPUs, since when and why", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
 			return show.queue(c.Context(), c.OutOrStdout())
@@ -56,12 +59,20 @@ func command(ctx context.Context) *cobra.Command {
 			return show.plan(c.Context(), c.OutOrStdout())
 		}},
 	} {
-		c.Flags().StringVar(&show.pools, "pools", "", "the pools file")
-		c.Flags().StringVar(&show.address, "address", "", "Nomad's address (NOMAD_ADDR)")
-		c.Flags().BoolVar(&show.json, "json", false, "print JSON")
-		c.MarkFlagRequired("pools")
+		show.flags(c)
 		root.AddCommand(c)
 	}
 	root.AddCommand(replayCommand())
+	capacity := &cobra.Command{Use: "capacity", Short: "Show what was used of the GPU hours paid, by pool and job", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		return past.capacity(c.Context(), time.Now(), c.OutOrStdout())
+	}}
+	past.view.flags(capacity)
+	past.flags(capacity)
+	cost := &cobra.Command{Use: "cost", Short: "Show what the nodes cost, by pool, job and idle time", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		return spending.cost(c.Context(), time.Now(), c.OutOrStdout())
+	}}
+	spending.view.flags(cost)
+	spending.flags(cost)
+	root.AddCommand(capacity, cost)
 	return root
 }

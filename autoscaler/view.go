@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
@@ -21,6 +22,13 @@ import (
 type view struct {
 	pools, address string
 	json           bool
+}
+
+func (v *view) flags(c *cobra.Command) {
+	c.Flags().StringVar(&v.pools, "pools", "", "the pools file")
+	c.Flags().StringVar(&v.address, "address", "", "Nomad's address (NOMAD_ADDR)")
+	c.Flags().BoolVar(&v.json, "json", false, "print JSON")
+	c.MarkFlagRequired("pools")
 }
 
 func (v view) look(ctx context.Context) (demand.Reading, plan.Output, error) {

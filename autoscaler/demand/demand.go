@@ -27,6 +27,8 @@ type Reading struct {
 	Nodes []plan.Node
 	// RunningGPUs and TotalGPUs are those in use, and those of nodes that are ready.
 	RunningGPUs, TotalGPUs int
+	// Running is who holds the GPUs in use.
+	Running []Running
 }
 
 // Reader reads a cluster. One reading costs three calls, and one for each job
@@ -78,6 +80,15 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	out.At = now
 	r.noteIdle(now, out.Nodes)
 	return out, nil
+}
+
+// Allocations lists all that Nomad still knows of, with what they hold.
+func (r *Reader) Allocations(ctx context.Context) ([]*api.AllocationListStub, error) {
+	allocs, _, err := r.client.Allocations().List((&api.QueryOptions{Namespace: "*", Params: map[string]string{"resources": "true", "task_states": "true"}}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list the allocations: %w", err)
+	}
+	return allocs, nil
 }
 
 // waitingJobs reads the jobs that have an open evaluation: those not known

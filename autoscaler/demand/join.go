@@ -33,7 +33,10 @@ func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.Alloc
 		perGroup[groupKey(a.Namespace, a.JobID, a.TaskGroup)] = append(perGroup[groupKey(a.Namespace, a.JobID, a.TaskGroup)], a)
 		if !terminal(a) {
 			perNode[a.NodeID] = append(perNode[a.NodeID], a)
-			out.RunningGPUs += gpusOf(a)
+			if n := gpusOf(a); n > 0 {
+				out.RunningGPUs += n
+				out.Running = append(out.Running, Running{a.NodeName, a.Namespace, a.JobID, n})
+			}
 		}
 	}
 	for _, n := range nodes {

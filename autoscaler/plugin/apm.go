@@ -38,6 +38,9 @@ func (a *APM) PluginInfo() (*base.PluginInfo, error) {
 
 // SetConfig reads the pools file.
 func (a *APM) SetConfig(config map[string]string) (err error) {
+	if err := a.lookout.Close(); err != nil {
+		return fmt.Errorf("%s: %w", APMName, err)
+	}
 	if a.lookout, _, err = NewLookout(config, a.logger); err != nil {
 		return fmt.Errorf("%s: %w", APMName, err)
 	}

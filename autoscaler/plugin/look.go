@@ -52,9 +52,15 @@ type Lookout struct {
 	// own are the pools whose nodes we make.
 	own map[string]pool.Pool
 
-	mu      sync.Mutex
-	at      time.Time
-	reading demand.Reading
+	logger  hclog.Logger
+	metrics *instruments // nil: none are served
+	stop    func() error // of the metrics
+	record  string       // empty: none is kept
+
+	mu       sync.Mutex
+	recorded time.Time
+	at       time.Time
+	reading  demand.Reading
 }
 
 // NewLookout reads the pools file; the client's settings come from the
@@ -78,7 +84,7 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 	if err != nil {
 		return nil, nil, fmt.Errorf("nomad_address: %w", err)
 	}
-	l := &Lookout{File: file, reader: demand.NewReader(client, offers(file)...), own: map[string]pool.Pool{}}
+	l := &Lookout{File: file, reader: demand.NewReader(client, offers(file)...), own: map[string]pool.Pool{}, logger: logger, record: config[configRecord]}
 	for i := range file.Pools {
 		p, err := pool.New(&file.Pools[i], client, logger)
 		if err != nil {
@@ -86,6 +92,12 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 		}
 		if p != nil {
 			l.own[file.Pools[i].Name] = p
+		}
+	}
+	if address := config[configMetrics]; address != "" {
+		l.metrics = newInstruments()
+		if l.stop, _, err = l.metrics.serve(address); err != nil {
+			return nil, nil, err
 		}
 	}
 	return l, client, nil
@@ -111,6 +123,7 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 	defer cancel()
 	if now := time.Now(); now.Sub(l.at) > lookAge {
 		reading, err := l.reader.Read(ctx, now)
+		l.metrics.observe(time.Since(now), err)
 		if err != nil {
 			return demand.Reading{}, plan.Output{}, err
 		}
@@ -134,7 +147,53 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 			}
 		}
 	}
-	return l.reading, planAround(in, resting), nil
+	out := planAround(in, resting)
+	l.metrics.decide(l.reading, out, resting)
+	if l.record != "" && l.reading.At.Sub(l.recorded) >= recordPeriod {
+		l.recorded = l.reading.At
+		if err := appendRecord(l.record, samples(l.reading.At, in.Pools, in.Nodes, l.reading.Running)); err != nil {
+			l.logger.Warn("the record is not kept", "file", l.record, "error", err)
+		}
+	}
+	return l.reading, out, nil
+}
+
+// Close ends what serves the metrics.
+func (l *Lookout) Close() error {
+	if l == nil || l.stop == nil {
+		return nil
+	}
+	return l.stop()
+}
+
+// PoolOf says which pool each node of the cluster is of.
+func (l *Lookout) PoolOf(ctx context.Context) (map[string]string, error) {
+	reading, _, err := l.Look(ctx, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	pools := map[string]string{}
+	for _, n := range reading.Nodes {
+		for i := range l.File.Pools {
+			if p := l.File.Pools[i].Plan(); pools[n.Name] == "" && p.Where.Selects(n.Where) {
+				pools[n.Name] = p.Name
+			}
+		}
+	}
+	return pools, nil
+}
+
+// Usage is what the cluster's allocations used between two moments.
+func (l *Lookout) Usage(ctx context.Context, from, to time.Time) (demand.Usage, error) {
+	pools, err := l.PoolOf(ctx)
+	if err != nil {
+		return demand.Usage{}, err
+	}
+	allocs, err := l.reader.Allocations(ctx)
+	if err != nil {
+		return demand.Usage{}, err
+	}
+	return demand.UsageOfAllocs(allocs, func(node string) string { return pools[node] }, from, to), nil
 }
 
 // planAround plans with the pools that rest as they are: what they cannot give

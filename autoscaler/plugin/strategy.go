@@ -36,6 +36,9 @@ func (s *Strategy) PluginInfo() (*base.PluginInfo, error) {
 
 // SetConfig reads the pools file.
 func (s *Strategy) SetConfig(config map[string]string) (err error) {
+	if err := s.lookout.Close(); err != nil {
+		return fmt.Errorf("%s: %w", StrategyName, err)
+	}
 	if s.lookout, _, err = NewLookout(config, s.logger); err != nil {
 		return fmt.Errorf("%s: %w", StrategyName, err)
 	}

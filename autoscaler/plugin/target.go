@@ -41,6 +41,9 @@ func (t *Target) PluginInfo() (*base.PluginInfo, error) {
 
 // SetConfig reads the pools file, and takes up what was in progress.
 func (t *Target) SetConfig(config map[string]string) error {
+	if err := t.lookout.Close(); err != nil {
+		return fmt.Errorf("%s: %w", TargetName, err)
+	}
 	lookout, _, err := NewLookout(config, t.logger)
 	if err != nil {
 		return fmt.Errorf("%s: %w", TargetName, err)

@@ -123,7 +123,7 @@ func (m commandMaker) List(ctx context.Context) ([]Machine, string, error) {
 		if len(c.Node) > maxText || len(c.Address) > maxText {
 			return nil, "", wrong(i, "node and address", fmt.Sprintf("%d and %d bytes", len(c.Node), len(c.Address)), fmt.Sprintf("are texts of up to %d bytes", maxText))
 		}
-		all = append(all, Machine(c))
+		all = append(all, Machine{ID: c.ID, Node: c.Node, Address: c.Address, Interrupted: c.Interrupted})
 	}
 	return all, "", nil
 }

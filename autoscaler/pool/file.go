@@ -43,12 +43,13 @@ type Definition struct {
 	Period  string   `hcl:"period,optional"`
 	Local   *Local   `hcl:"local,block"`
 	Command *Command `hcl:"command,block"`
+	AWS     *AWS     `hcl:"aws,block"`
 
 	idle, start, retry, period time.Duration
 }
 
 // kinds are those whose nodes the target gpu-pool makes.
-var kinds = []string{"local", "command"}
+var kinds = []string{"local", "command", "aws-asg", "aws-ec2-fleet"}
 
 // Select says which of Nomad's nodes are the pool's.
 type Select struct {
@@ -91,6 +92,12 @@ func New(d *Definition, client *api.Client, logger hclog.Logger) (Pool, error) {
 		return NewLocal(d, client, logger), nil
 	case "command":
 		return NewMachines(d, commandMaker{d.Name, d.Command}, d.Command.Dir, client, logger), nil
+	case "aws-asg", "aws-ec2-fleet":
+		maker, err := newAWS(d)
+		if err != nil {
+			return nil, err
+		}
+		return NewMachines(d, maker, d.AWS.Dir, client, logger), nil
 	}
 	return nil, nil
 }
@@ -181,10 +188,16 @@ func (p *Definition) validateMaker() (errs []error) {
 		errs = p.validateLocal()
 	case "command":
 		errs = p.Command.validate(p.Name)
+	case "aws-asg", "aws-ec2-fleet":
+		errs = p.AWS.validate(p.Name, p.Kind)
 	}
-	for block, there := range map[string]bool{"local": p.Local != nil, "command": p.Command != nil} {
-		if there && p.Kind != block {
-			errs = append(errs, fmt.Errorf("pool %q: %s: a block; allowed is one only with kind %[2]q", p.Name, block))
+	for _, b := range []struct {
+		name  string
+		there bool
+		kinds []string
+	}{{"local", p.Local != nil, kinds[:1]}, {"command", p.Command != nil, kinds[1:2]}, {"aws", p.AWS != nil, kinds[2:]}} {
+		if b.there && !slices.Contains(b.kinds, p.Kind) {
+			errs = append(errs, fmt.Errorf("pool %q: %s: a block; allowed is one only with kind %s", p.Name, b.name, strings.Trim(fmt.Sprintf("%q", b.kinds), "[]")))
 		}
 	}
 	return errs

@@ -29,6 +29,7 @@ type entry struct {
 	Leaving bool      `json:"leaving"`
 	Ending  bool      `json:"ending"`
 	Doomed  bool      `json:"doomed"`
+	Pending bool      `json:"pending,omitempty"`
 }
 
 type order struct {

@@ -17,8 +17,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 )
 
 // LocalPool starts and stops Nomad clients on this machine. All that is in
@@ -309,16 +307,6 @@ func (p *LocalPool) lastWords(name string) string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
 	return lines[len(lines)-1]
-}
-
-func unmount(dir string) {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
-	if err != nil {
-		return
-	}
-	for i := len(mounts) - 1; i >= 0; i-- {
-		unix.Unmount(mounts[i].Mountpoint, unix.MNT_DETACH)
-	}
 }
 
 func (p *LocalPool) path(name string) string {

@@ -25,6 +25,8 @@ type Machine struct {
 	Node, Address string
 	// Interrupted: it is taken away soon, whether it has work or not.
 	Interrupted bool
+	// Pending: it stands for one that was asked for; its id is no machine's yet.
+	Pending bool
 }
 
 // Maker makes machines: a cloud, or a program of the user's.
@@ -114,7 +116,8 @@ func (p *MachinePool) reconcile(ctx context.Context, now time.Time) (*ledger, ma
 		e := l.Machines[m.ID]
 		if e == nil {
 			// One that was marked to go by an earlier autoscaler elsewhere is still on its way out.
-			e = &entry{Since: now, Leaving: stub != nil && stub.SchedulingEligibility == api.NodeSchedulingIneligible}
+			// One whose end began before it was seen is none.
+			e = &entry{Since: now, Pending: m.Pending, Leaving: m.Interrupted && stub == nil || stub != nil && stub.SchedulingEligibility == api.NodeSchedulingIneligible}
 			l.Machines[m.ID] = e
 		}
 		e.Doomed = e.Doomed || m.Interrupted
@@ -125,7 +128,7 @@ func (p *MachinePool) reconcile(ctx context.Context, now time.Time) (*ledger, ma
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
 		if e := l.Machines[id]; !there[id] {
-			if !e.Leaving {
+			if !e.Leaving && !e.Pending {
 				p.logger.Warn("a machine is gone that was not let go", "machine", id, "node", e.Node)
 			}
 			delete(l.Machines, id)

@@ -7,7 +7,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/shirou/gopsutil/v4/process"
+	"golang.org/x/sys/unix"
 )
 
 // record is what the file of a node says.
@@ -62,4 +64,15 @@ func (r *record) end(ctx context.Context) error {
 	}
 	syscall.Kill(-r.PID, syscall.SIGKILL)
 	return nil
+}
+
+// unmount takes away what a client has mounted below its directory.
+func unmount(dir string) {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return
+	}
+	for i := len(mounts) - 1; i >= 0; i-- {
+		unix.Unmount(mounts[i].Mountpoint, unix.MNT_DETACH)
+	}
 }

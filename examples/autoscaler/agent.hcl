@@ -30,7 +30,7 @@ strategy "gpu-pool" {
   }
 }
 
-# Only for pools of kind "local"; those of kind "target" name another one.
+# For pools of all kinds but "target": those name one of the targets below.
 target "gpu-pool" {
   driver = "nomad-autoscaler-gpu"
   args   = ["target"]
@@ -44,5 +44,19 @@ target "aws-asg" {
   driver = "aws-asg"
   config = {
     aws_region = "us-east-1"
+  }
+}
+
+target "azure-vmss" {
+  driver = "azure-vmss"
+  config = {
+    subscription_id = "00000000-0000-0000-0000-000000000000"
+  }
+}
+
+target "gce-mig" {
+  driver = "gce-mig"
+  config = {
+    credentials = "/etc/nomad-autoscaler/google.json"
   }
 }

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
+#
+# An Auto Scaling group, by the autoscaler's built-in target.
 
 scaling "h100-spot" {
   enabled = true

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+)
+
+// aDay is a record of one pool: a node of 8 GPUs for two hours, half of it used by one job.
+func aDay(t *testing.T) (pools, record string, now time.Time) {
+	dir := t.TempDir()
+	pools, record = filepath.Join(dir, "pools.hcl"), filepath.Join(dir, "record")
+	must.NoError(t, os.WriteFile(pools, []byte(`
+pool "h100" {
+  kind  = "target"
+  price = 40
+  max   = 4
+  select {
+    node_class = "h100"
+  }
+  shape {
+    gpus = 8
+  }
+}
+`), 0o600))
+	now = time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	for at := now.Add(-2 * time.Hour); at.Before(now); at = at.Add(time.Minute) {
+		must.NoError(t, e.Encode(demand.Sample{At: at, Pool: "h100", Nodes: 1, GPUs: 8, Used: []demand.Held{{Namespace: "research", Job: "train", GPUs: 4}}}))
+	}
+	must.NoError(t, os.WriteFile(record, text.Bytes(), 0o600))
+	return pools, record, now
+}
+
+func TestCapacityIsToldByPoolAndJob(t *testing.T) {
+	pools, record, now := aDay(t)
+	p := &period{view: view{pools: pools}, record: record, since: 24 * time.Hour}
+	var out bytes.Buffer
+	must.NoError(t, p.capacity(t.Context(), now, &out))
+	must.StrContains(t, out.String(), "│ h100 │           │       │ 16.0       │ 8.0        │ 50 % ")
+	must.StrContains(t, out.String(), "│ 1 of 4            │")
+	must.StrContains(t, out.String(), "│ h100 │ research  │ train │            │ 8.0        │ 50 % ")
+	p.json, p.since = true, time.Hour
+	out.Reset()
+	must.NoError(t, p.capacity(t.Context(), now, &out))
+	var rows []utilised
+	must.NoError(t, json.Unmarshal(out.Bytes(), &rows))
+	must.Len(t, 2, rows)
+	must.InDelta(t, 8, *rows[0].Paid, 1e-6)
+	must.InDelta(t, 4, rows[1].Used, 1e-6)
+	p.since = -time.Hour
+	must.ErrorContains(t, p.capacity(t.Context(), now, &out), "--since: -1h0m0s; allowed are durations above 0")
+	p.since, p.record = time.Hour, filepath.Join(t.TempDir(), "none")
+	must.ErrorContains(t, p.capacity(t.Context(), now, &out), "none: no such file")
+}
+
+func TestWhatIsPaidIsNotKnownWithoutARecord(t *testing.T) {
+	u := demand.Usage{Used: map[demand.Share]float64{{Namespace: "a", Job: "j"}: 3}}
+	rows := utilisation(u, []plan.Pool{{Name: "h100", Max: 4}}, false)
+	must.Len(t, 3, rows)
+	must.Nil(t, rows[0].Paid)
+	must.Nil(t, rows[1].Utilisation)
+	must.Eq(t, "", rows[1].Pool, must.Sprint("nodes of no pool"))
+	must.Eq(t, 3, rows[2].Used)
+}
+
+func TestCostIsToldByPoolJobAndIdleTime(t *testing.T) {
+	pools, record, now := aDay(t)
+	c := &costs{period: period{view: view{pools: pools, json: true}, record: record, since: 24 * time.Hour}, prices: prices{power: 0.25, node: 10}}
+	var out bytes.Buffer
+	must.NoError(t, c.cost(t.Context(), now, &out))
+	var rows []spent
+	must.NoError(t, json.Unmarshal(out.Bytes(), &rows))
+	must.Len(t, 3, rows)
+	near := func(want, got float64) { must.InDelta(t, want, got, 1e-6) }
+	near(80, rows[0].Price)
+	near(5, rows[0].Power)
+	must.Eq(t, "train", rows[1].Job)
+	near(40, rows[1].Price)
+	must.True(t, rows[2].Idle)
+	near(40, rows[2].Price)
+	near(2.5, rows[2].Power)
+	c.json = false
+	out.Reset()
+	must.NoError(t, c.cost(t.Context(), now, &out))
+	must.StrContains(t, out.String(), "85.00")
+	c.node = -1
+	must.ErrorContains(t, c.cost(t.Context(), now, &out), "--power-price and --node-power: 0.25 and -1")
+	c.record = ""
+	must.ErrorIs(t, c.cost(t.Context(), now, &out), errRecord)
+}
+
+func TestThePartsOfABillAddUpToIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		u := demand.Usage{Nodes: map[string]float64{"p": rapid.Float64Range(0.1, 1e4).Draw(t, "nodes")}, Used: map[demand.Share]float64{}}
+		u.Paid = map[string]float64{"p": u.Nodes["p"] * 8}
+		for _, job := range rapid.SliceOfDistinct(rapid.StringMatching("[a-z]{3}"), rapid.ID).Draw(t, "jobs") {
+			u.Used[demand.Share{Pool: "p", Job: job}] = rapid.Float64Range(0, 100).Draw(t, "used")
+		}
+		rows := bill(u, []plan.Pool{{Name: "p", Price: 40}}, prices{0.3, 7})
+		price, power := 0.0, 0.0
+		for _, r := range rows[1:] {
+			price, power = price+r.Price, power+r.Power
+		}
+		if d := price - rows[0].Price; d > 1e-4 || d < -1e-4 {
+			t.Fatalf("the nodes cost %v, their parts %v", rows[0].Price, price)
+		}
+		if d := power - rows[0].Power; d > 1e-4 || d < -1e-4 {
+			t.Fatalf("the power costs %v, its parts %v", rows[0].Power, power)
+		}
+	})
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package demand
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Running is what one job holds on one node.
+type Running struct {
+	Node, Namespace, Job string
+	GPUs                 int
+}
+
+// Sample is what one pool had and what was used of it at a moment: a line of
+// the record that a plugin keeps.
+type Sample struct {
+	At    time.Time `json:"at"`
+	Pool  string    `json:"pool"`
+	Nodes int       `json:"nodes"`
+	GPUs  int       `json:"gpus"`
+	Used  []Held    `json:"used,omitempty"`
+}
+
+// Held is what one job holds of a pool.
+type Held struct {
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	GPUs      int    `json:"gpus"`
+}
+
+// Share is a job's part of a pool.
+type Share struct{ Pool, Namespace, Job string }
+
+// Usage is what was paid for and what was used of it, in hours.
+type Usage struct {
+	// Nodes and Paid are the pools' node hours and GPU hours; Peak their most nodes at once.
+	Nodes, Paid map[string]float64
+	Peak        map[string]int
+	Used        map[Share]float64 // GPU hours
+}
+
+func newUsage() Usage {
+	return Usage{Nodes: map[string]float64{}, Paid: map[string]float64{}, Peak: map[string]int{}, Used: map[Share]float64{}}
+}
+
+// UsageOf sums samples between two moments. Samples of a pool are in order of
+// time; one stands until the next, but no longer than gap: where nobody
+// looked, nothing is counted.
+func UsageOf(samples []Sample, from, to time.Time, gap time.Duration) Usage {
+	u := newUsage()
+	last := map[string]Sample{}
+	add := func(s Sample, until time.Time) {
+		if most := s.At.Add(gap); until.After(most) {
+			until = most
+		}
+		hours := overlap(s.At, until, from, to).Hours()
+		if hours == 0 {
+			return
+		}
+		u.Nodes[s.Pool] += hours * float64(s.Nodes)
+		u.Paid[s.Pool] += hours * float64(s.GPUs)
+		u.Peak[s.Pool] = max(u.Peak[s.Pool], s.Nodes)
+		for _, h := range s.Used {
+			u.Used[Share{s.Pool, h.Namespace, h.Job}] += hours * float64(h.GPUs)
+		}
+	}
+	for _, s := range samples {
+		if before, ok := last[s.Pool]; ok {
+			add(before, s.At)
+		}
+		last[s.Pool] = s
+	}
+	for _, s := range last {
+		add(s, to)
+	}
+	return u
+}
+
+// UsageOfAllocs sums what Nomad's allocations used between two moments, as far
+// back as Nomad keeps them. Of what was paid it knows nothing.
+func UsageOfAllocs(allocs []*api.AllocationListStub, poolOf func(node string) string, from, to time.Time) Usage {
+	u := newUsage()
+	for _, a := range allocs {
+		if a == nil || gpusOf(a) == 0 {
+			continue
+		}
+		var begun, ended time.Time
+		running := false
+		for _, s := range a.TaskStates {
+			if s == nil || s.StartedAt.IsZero() {
+				continue
+			}
+			if begun.IsZero() || s.StartedAt.Before(begun) {
+				begun = s.StartedAt
+			}
+			running = running || s.FinishedAt.IsZero()
+			if s.FinishedAt.After(ended) {
+				ended = s.FinishedAt
+			}
+		}
+		if begun.IsZero() {
+			continue
+		}
+		if running && !terminal(a) {
+			ended = to
+		}
+		if hours := overlap(begun, ended, from, to).Hours(); hours > 0 {
+			u.Used[Share{poolOf(a.NodeName), a.Namespace, a.JobID}] += hours * float64(gpusOf(a))
+		}
+	}
+	return u
+}
+
+// overlap is how much of a span lies between two moments.
+func overlap(begin, end, from, to time.Time) time.Duration {
+	if begin.Before(from) {
+		begin = from
+	}
+	if end.After(to) {
+		end = to
+	}
+	return max(end.Sub(begin), 0)
+}

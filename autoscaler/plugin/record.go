@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package plugin
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+)
+
+// configRecord is the setting with the file that keeps what the pools had and
+// what was used of it: Nomad forgets its allocations. One plugin keeps it.
+const configRecord = "record_file"
+
+// Bounds of the record: a line for each pool a minute, and two files of this size.
+const (
+	recordPeriod = time.Minute
+	recordSize   = 64 << 20 // bytes
+	recordLine   = 1 << 20  // bytes
+)
+
+// RecordGap is how long a sample stands where no other follows.
+const RecordGap = 5 * recordPeriod
+
+// samples are the pools at a moment: nodes that Nomad has, and who holds them.
+func samples(at time.Time, pools []plan.Pool, nodes []plan.Node, running []demand.Running) []demand.Sample {
+	poolOf := map[string]string{}
+	var all []demand.Sample
+	for _, p := range pools {
+		s := demand.Sample{At: at.UTC(), Pool: p.Name}
+		for _, n := range nodes {
+			if n.Pool == p.Name && !n.Starting {
+				s.Nodes++
+				poolOf[n.Name] = p.Name
+			}
+		}
+		s.GPUs = s.Nodes * p.Shape.GPUs
+		all = append(all, s)
+	}
+	for _, r := range running {
+		i := slices.IndexFunc(all, func(s demand.Sample) bool { return s.Pool == poolOf[r.Node] })
+		if i < 0 {
+			continue
+		}
+		held := &all[i].Used
+		if j := slices.IndexFunc(*held, func(h demand.Held) bool { return h.Namespace == r.Namespace && h.Job == r.Job }); j >= 0 {
+			(*held)[j].GPUs += r.GPUs
+		} else {
+			*held = append(*held, demand.Held{Namespace: r.Namespace, Job: r.Job, GPUs: r.GPUs})
+		}
+	}
+	return all
+}
+
+// appendRecord adds samples to a record. A full file becomes PATH.1, whose
+// former content is let go.
+func appendRecord(path string, all []demand.Sample) error {
+	if info, err := os.Stat(path); err == nil && info.Size() > recordSize {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	e := json.NewEncoder(f)
+	for _, s := range all {
+		if err := e.Encode(s); err != nil {
+			return errors.Join(err, f.Close())
+		}
+	}
+	return f.Close()
+}
+
+// ReadRecord reads a record, oldest first. A last line that is not whole was
+// being written; any other fault is named with its line.
+func ReadRecord(path string) ([]demand.Sample, error) {
+	var all []demand.Sample
+	for _, name := range []string{path + ".1", path} {
+		f, err := os.Open(name)
+		if errors.Is(err, os.ErrNotExist) && name != path {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, recordLine)
+		var fault error
+		for n := 1; lines.Scan(); n++ {
+			if fault != nil {
+				f.Close()
+				return nil, fault
+			}
+			var s demand.Sample
+			if err := json.Unmarshal(lines.Bytes(), &s); err != nil || s.GPUs < 0 || s.Nodes < 0 {
+				fault = fmt.Errorf("%s:%d: no sample: %.64q", name, n, lines.Text())
+				continue
+			}
+			all = append(all, s)
+		}
+		if err := errors.Join(lines.Err(), f.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return all, nil
+}
