@@ -100,7 +100,7 @@ func TestAKillForMemoryIsTold(t *testing.T) {
 	p, _ := b.runIn(c, ranks(shell(b.dir, `[ $LOCAL_RANK = 1 ] && exec sleep 1000; x=0123456789abcdef; while true; do x=$x$x; done`), 2))
 	x := b.exit(p)
 	must.True(t, x.OOM)
-	must.Eq(t, "rank 4 was killed for memory", x.Err)
+	must.Eq(t, "failed: rank 4 was killed for memory", x.Err)
 	must.False(t, x.OK())
 	b.nobody()
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -83,10 +84,8 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 	if a.Err != "" {
 		return nil, errors.New(a.Err)
 	}
-	if s.Warn != nil {
-		for _, w := range a.Warnings {
-			s.Warn(w)
-		}
+	if s.Warn != nil && len(a.Warnings) > 0 {
+		s.Warn(strings.Join(a.Warnings, "; ")) // Nomad keeps few events of a task
 	}
 	return r.Attach(ctx, dir)
 }
