@@ -172,6 +172,23 @@ func TestWhatAFormerCgroupLeftIsEnded(t *testing.T) {
 	must.True(t, b.exit(p).OK())
 }
 
+func TestASupervisorThatIsKilledWhileItBeginsLeavesNoCgroup(t *testing.T) {
+	b := newBench(t)
+	c, ok := b.cgroup()
+	if !ok {
+		return
+	}
+	spec := shell(b.dir, "exit 0")
+	spec.Cgroup = &c
+	// This supervisor makes the cgroup and does not answer.
+	program := filepath.Join(t.TempDir(), "supervisor")
+	must.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nMAKE_CGROUP_AND_DIE=$2 exec "+os.Args[0]+"\n"), 0o700))
+	_, err := Runtime{Program: program}.Create(t.Context(), b.dir, spec)
+	must.ErrorContains(t, err, "start the supervisor")
+	_, err = loadGroup(c.Path)
+	must.Error(t, err)
+}
+
 func TestWithoutRightsTheProcessRunsWithAWarningUnlessTheCgroupWasAskedFor(t *testing.T) {
 	b := newBench(t)
 	c := runtime.Cgroup{Path: "/nomad-nccl-test/refused", CPUs: "9999"} // no host has that core
