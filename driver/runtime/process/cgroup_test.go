@@ -32,10 +32,20 @@ func (b *bench) cgroup() (runtime.Cgroup, bool) {
 	}
 	must.NoError(b.t, g.delete())
 	b.t.Cleanup(func() {
-		_, err := loadGroup(c.Path)
-		must.Error(b.t, err, must.Sprint("the cgroup is left"))
+		for _, dir := range groupDirs(c.Path) {
+			left, err := filepath.Glob(dir + "*")
+			must.NoError(b.t, err)
+			must.SliceEmpty(b.t, left, must.Sprint("the cgroup is left"))
+		}
 	})
 	return c, true
+}
+
+// group is the cgroup of the bench's processes.
+func (b *bench) group() (path string, g group, err error) {
+	must.NoError(b.t, readFile(b.dir, cgroupFile, &path))
+	g, err = loadGroup(path)
+	return path, g, err
 }
 
 func (b *bench) runIn(c runtime.Cgroup, spec runtime.Spec) (runtime.Process, []string) {
@@ -61,7 +71,7 @@ func TestTheProcessesHaveACgroupOfTheirOwnAndNothingElseIsInIt(t *testing.T) {
 	for range 2 {
 		must.StrHasSuffix(t, "ready", b.line())
 	}
-	g, err := loadGroup(c.Path)
+	at, g, err := b.group()
 	must.NoError(t, err)
 	in, err := g.processes()
 	must.NoError(t, err)
@@ -77,7 +87,7 @@ func TestTheProcessesHaveACgroupOfTheirOwnAndNothingElseIsInIt(t *testing.T) {
 		for file, want := range map[string]string{
 			"cpu%s/cpu.shares": "500", "memory%s/memory.limit_in_bytes": strconv.Itoa(64 << 20), "pids%s/pids.max": "100", "cpuset%s/cpuset.cpus": "0",
 		} {
-			path := "/sys/fs/cgroup/" + strings.Replace(file, "%s", c.Path, 1)
+			path := "/sys/fs/cgroup/" + strings.Replace(file, "%s", at, 1)
 			if _, err := os.Stat(filepath.Dir(filepath.Dir(path))); err == nil {
 				data, err := os.ReadFile(path)
 				must.NoError(t, err)
@@ -100,7 +110,7 @@ func TestAKillForMemoryIsTold(t *testing.T) {
 	p, _ := b.runIn(c, ranks(shell(b.dir, `[ $LOCAL_RANK = 1 ] && exec sleep 1000; x=0123456789abcdef; while true; do x=$x$x; done`), 2))
 	x := b.exit(p)
 	must.True(t, x.OOM)
-	must.Eq(t, "rank 4 was killed for memory", x.Err)
+	must.Eq(t, "failed: rank 4 was killed for memory", x.Err)
 	must.False(t, x.OK())
 	b.nobody()
 }
@@ -150,11 +160,11 @@ func TestAKilledSupervisorsCgroupIsRemoved(t *testing.T) {
 	must.Eq(t, "ready", b.line())
 	must.NoError(t, syscall.Kill(p.(*process).supervisor.PID, syscall.SIGKILL))
 	must.StrContains(t, b.exit(p).Err, "lost its supervisor")
-	_, err := loadGroup(c.Path)
+	_, _, err := b.group()
 	must.Error(t, err)
 }
 
-func TestWhatAFormerCgroupLeftIsEnded(t *testing.T) {
+func TestWhatAFormerCgroupOfTheSameNameLeftIsEnded(t *testing.T) {
 	b := newBench(t)
 	c, ok := b.cgroup()
 	if !ok {
@@ -167,9 +177,53 @@ func TestWhatAFormerCgroupLeftIsEnded(t *testing.T) {
 	must.NoError(t, old.start([]*worker{left}, left.cmd.Start))
 	ended := make(chan error, 1)
 	go func() { ended <- left.cmd.Wait() }()
-	p, _ := b.runIn(c, shell(b.dir, "exit 0"))
+	again, _, err := createGroup(c)
+	must.NoError(t, err)
 	must.ErrorContains(t, <-ended, "killed")
+	must.NoError(t, again.delete())
+}
+
+func TestTheNextSupervisorRemovesWhatNobodyElseWill(t *testing.T) {
+	b := newBench(t)
+	c, ok := b.cgroup()
+	if !ok {
+		return
+	}
+	own, err := identify(os.Getpid())
+	must.NoError(t, err)
+	gone := identity{PID: own.PID, Start: own.Start + 1}
+	mine, theirs, other := c, c, c
+	mine.Path, theirs.Path, other.Path = ownedPath(c.Path, own), ownedPath(c.Path, gone), c.Path+".other"
+	for _, one := range []runtime.Cgroup{mine, theirs, other} {
+		_, _, err := createGroup(one)
+		must.NoError(t, err)
+	}
+	p, _ := b.runIn(c, shell(b.dir, "exit 0"))
 	must.True(t, b.exit(p).OK())
+	_, err = loadGroup(theirs.Path)
+	must.Error(t, err)
+	for _, one := range []runtime.Cgroup{mine, other} {
+		g, err := loadGroup(one.Path)
+		must.NoError(t, err, must.Sprint(one.Path))
+		must.NoError(t, g.delete())
+	}
+}
+
+func TestASupervisorThatIsKilledWhileItBeginsLeavesNoCgroup(t *testing.T) {
+	b := newBench(t)
+	c, ok := b.cgroup()
+	if !ok {
+		return
+	}
+	spec := shell(b.dir, "exit 0")
+	spec.Cgroup = &c
+	// This supervisor makes the cgroup and does not answer.
+	program := filepath.Join(t.TempDir(), "supervisor")
+	must.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nMAKE_CGROUP_AND_DIE=$2 exec "+os.Args[0]+"\n"), 0o700))
+	_, err := Runtime{Program: program}.Create(t.Context(), b.dir, spec)
+	must.ErrorContains(t, err, "start the supervisor")
+	_, _, err = b.group()
+	must.Error(t, err)
 }
 
 func TestWithoutRightsTheProcessRunsWithAWarningUnlessTheCgroupWasAskedFor(t *testing.T) {
@@ -178,13 +232,13 @@ func TestWithoutRightsTheProcessRunsWithAWarningUnlessTheCgroupWasAskedFor(t *te
 	p, warnings := b.runIn(c, shell(b.dir, "exit 0"))
 	must.True(t, b.exit(p).OK())
 	must.Len(t, 1, warnings)
-	must.StrHasPrefix(t, "the processes run without limits of their own: cgroup /nomad-nccl-test/refused cannot be made", warnings[0])
+	must.StrHasPrefix(t, "the processes run without limits of their own: cgroup /nomad-nccl-test/refused", warnings[0])
 	c.Required = true
 	spec := shell(b.dir, "exit 0")
 	spec.Cgroup = &c
 	_, err := Runtime{}.Create(context.Background(), b.dir, spec)
-	must.ErrorContains(t, err, "cgroup /nomad-nccl-test/refused cannot be made")
-	_, err = loadGroup(c.Path)
+	must.ErrorContains(t, err, "cannot be made")
+	_, _, err = b.group()
 	must.Error(t, err, must.Sprint("a part of it is left"))
 	b.nobody()
 }

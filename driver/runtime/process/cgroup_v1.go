@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	goruntime "runtime"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -60,6 +61,8 @@ func loadLegacy(path string) (group, error) {
 // start moves this thread in and out again: a process begins in the cgroups of
 // the thread that made it (cgroups(7)).
 func (g *legacy) start(_ []*worker, begin func() error) error {
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
 	own, err := cgroup1.Load(cgroup1.PidPath(os.Getpid()), cgroup1.WithHierarchy(controllers))
 	if err != nil {
 		return fmt.Errorf("find the supervisor's own cgroup: %w", err)

@@ -5,6 +5,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	goruntime "runtime"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/cpuset"
@@ -36,9 +37,11 @@ func placeOf(spec runtime.Spec, r runtime.Rank) (place, error) {
 }
 
 // during runs do with this thread at the place: what do starts is there too
-// (sched(7) and set_mempolicy(2): both are inherited). The thread must be
-// locked. do runs in any case; the error says why it was not at the place.
+// (sched(7) and set_mempolicy(2): both are inherited). do runs in any case;
+// the error says why it was not at the place.
 func (p place) during(do func()) (err error) {
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
 	if p.cpus.Size() > 0 {
 		before := unix.NewCPUSet(8192)
 		if err = unix.SchedGetaffinityDynamic(0, before); err == nil {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -72,21 +73,24 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 	if err != nil {
 		return nil, fmt.Errorf("start the supervisor: %w", err)
 	}
-	go cmd.Wait() // reap it; its exit says nothing
+	reaped := make(chan struct{})
+	go func() {
+		cmd.Wait() // its exit says nothing
+		close(reaped)
+	}()
 	stop := context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Now()) })
 	defer stop()
 	var a answer
 	if err := json.NewDecoder(ready).Decode(&a); err != nil {
 		cmd.Process.Kill()
-		return nil, fmt.Errorf("start the supervisor: %w", errors.Join(ctx.Err(), err))
+		<-reaped
+		return nil, fmt.Errorf("start the supervisor: %w", errors.Join(ctx.Err(), err, dropLeftGroup(dir)))
 	}
 	if a.Err != "" {
 		return nil, errors.New(a.Err)
 	}
-	if s.Warn != nil {
-		for _, w := range a.Warnings {
-			s.Warn(w)
-		}
+	if s.Warn != nil && len(a.Warnings) > 0 {
+		s.Warn(strings.Join(a.Warnings, "; ")) // Nomad keeps few events of a task
 	}
 	return r.Attach(ctx, dir)
 }
@@ -188,6 +192,7 @@ func (p *process) Wait(ctx context.Context) (gang.Exit, error) {
 
 // orphaned ends what a killed supervisor leaves.
 func (p *process) orphaned() gang.Exit {
+	var left error
 	p.sweep.Do(func() {
 		for _, own := range p.processes() {
 			syscall.Kill(-own.PID, syscall.SIGKILL)
@@ -195,14 +200,30 @@ func (p *process) orphaned() gang.Exit {
 		if p.marker != "" {
 			killMarked(p.marker)
 		}
-		var path string
-		if readFile(p.dir, cgroupFile, &path) == nil {
-			if g, err := loadGroup(path); err == nil {
-				_ = removeGroup(g) // what is left of it, the next generation's supervisor cannot meet: its name is another
-			}
-		}
+		left = dropLeftGroup(p.dir)
 	})
-	return gang.Exit{Err: "lost its supervisor, which was killed"}
+	x := gang.Exit{Err: "lost its supervisor, which was killed"}
+	if left != nil {
+		x.Err += ": " + left.Error()
+	}
+	return x
+}
+
+// dropLeftGroup takes away the cgroup that a killed supervisor left, with what
+// is in it; none may be there.
+func dropLeftGroup(dir string) error {
+	var path string
+	if readFile(dir, cgroupFile, &path) != nil {
+		return nil
+	}
+	g, err := loadGroup(path)
+	if err != nil {
+		return nil
+	}
+	if err := removeGroup(g); err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", path, err)
+	}
+	return nil
 }
 
 func (p *process) PID() int {

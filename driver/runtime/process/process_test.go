@@ -41,6 +41,12 @@ func TestMain(m *testing.M) {
 		}
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
+	if dir := os.Getenv("MAKE_CGROUP_AND_DIE"); dir != "" {
+		if _, err := newSupervisor(dir); err != nil {
+			os.Exit(1)
+		}
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
 	code := m.Run()
 	parents, _ := filepath.Glob("/sys/fs/cgroup/*/nomad-nccl-test")
 	for _, dir := range append(parents, "/sys/fs/cgroup/nomad-nccl-test") {

@@ -62,10 +62,10 @@ func TestTheFirstRankThatFailsIsNamedAndTheOthersAreStopped(t *testing.T) {
 		*) setsid sleep 1000 & wait;;
 	esac`)
 	x := b.exit(p)
-	must.Eq(t, "rank 5 exited with code 7", x.Err)
+	must.Eq(t, "failed: rank 5 exited with code 7", x.Err)
 	must.Eq(t, 7, x.Code)
 	must.Eq(t, []string{"before", "out of memory"}, x.Tail)
-	must.Eq(t, "rank 5 exited with code 7: out of memory", x.String())
+	must.Eq(t, "failed: rank 5 exited with code 7: out of memory", x.String())
 	b.nobody()
 }
 
@@ -74,7 +74,7 @@ func TestARankThatFailsTakesDownThoseThatWillNotListen(t *testing.T) {
 	p := b.runRanks(2, `if [ $LOCAL_RANK = 0 ]; then kill -ABRT $$; fi; trap "" TERM; while true; do sleep 0.05; done`)
 	x := b.exit(p)
 	must.Eq(t, 6, x.Signal)
-	must.StrHasPrefix(t, "rank 4 was ended by signal 6", x.Err)
+	must.StrHasPrefix(t, "failed: rank 4 was ended by signal 6", x.Err)
 	b.nobody()
 }
 

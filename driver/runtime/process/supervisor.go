@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	goruntime "runtime"
 	"syscall"
@@ -142,13 +143,15 @@ func newSupervisor(dir string) (*supervisor, error) {
 		return nil, err
 	}
 	if spec.Cgroup != nil {
-		return s, s.makeGroup(*spec.Cgroup) // last: it is the only thing that must be taken away again
+		return s, s.makeGroup(*spec.Cgroup, own) // last: it is the only thing that must be taken away again
 	}
 	return s, nil
 }
 
 // makeGroup makes the cgroup, or warns where the processes can do without.
-func (s *supervisor) makeGroup(c runtime.Cgroup) error {
+func (s *supervisor) makeGroup(c runtime.Cgroup, own identity) error {
+	sweepGroups(path.Dir(c.Path))
+	c.Path = ownedPath(c.Path, own)
 	if err := writeFile(s.dir, cgroupFile, c.Path); err != nil {
 		return err
 	}

@@ -184,7 +184,7 @@ func (w *worker) describe(x gang.Exit) gang.Exit {
 	if w.name != "" && !x.OK() {
 		how := x
 		how.Tail = nil // Exit.String adds the last line itself
-		x.Err = w.name + " " + how.String()
+		x.Err = "failed: " + w.name + " " + how.String()
 	}
 	return x
 }
