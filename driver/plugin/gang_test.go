@@ -31,13 +31,13 @@ type node struct {
 	dir    string
 }
 
-// startNode configures a driver with the lines of its config block.
-func startNode(t *testing.T, server *consultest.Server, lines string) *node {
+// startNode configures a driver with the lines of its config block, and of the consul block in it.
+func startNode(t *testing.T, server *consultest.Server, lines string, consul ...string) *node {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &node{Driver: New(ctx, hclog.NewNullLogger()), t: t, dir: t.TempDir()}
 	var config Config
-	hclutils.NewConfigParser(configSpec).ParseHCL(t, fmt.Sprintf("config {\n consul {\n address = %q\n }\n session_ttl = \"10s\"\n%s\n}", server.Address, lines), &config)
+	hclutils.NewConfigParser(configSpec).ParseHCL(t, fmt.Sprintf("config {\n consul {\n address = %q\n%s\n }\n session_ttl = \"10s\"\n%s\n}", server.Address, strings.Join(consul, "\n"), lines), &config)
 	var packed []byte
 	must.NoError(t, base.MsgPackEncode(&packed, config))
 	must.NoError(t, n.SetConfig(&base.Config{PluginConfig: packed}))
