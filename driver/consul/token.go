@@ -151,7 +151,7 @@ func refused(err error) error {
 	case strings.Contains(err.Error(), anonymous):
 		return fmt.Errorf("no gang can form: Consul has ACLs on, and no token is set (consul.token_file); one needs the policy in the driver's documentation: %w", err)
 	case errors.As(err, &answer) && answer.Code == http.StatusForbidden:
-		return fmt.Errorf("no gang can form: Consul refuses what they need; the token (consul.token_file) must have the policy in the driver's documentation: %w", err)
+		return fmt.Errorf("no gang can form: Consul refuses what gangs need; the token (consul.token_file) must have the policy in the driver's documentation: %w", err)
 	}
 	return fmt.Errorf("no gang can form through Consul: %w", err)
 }
