@@ -62,6 +62,9 @@ func list(g consul.Gang) listed {
 	}
 	for rank, m := range g.Ranks {
 		r, here := records[m.Alloc]
+		if g.Head.State == gang.Running && r.Phase == gang.Prepared && r.Generation == g.Head.Generation {
+			r.Phase = gang.Started // it is not written again for that
+		}
 		if !here {
 			r = gang.Record{Member: m, Phase: gone, Generation: g.Head.Generation}
 		}

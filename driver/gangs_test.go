@@ -57,6 +57,13 @@ func (w *written) decide(d gang.Decision) {
 	must.True(w.t, ok)
 }
 
+// view is the name of the head's view.
+func (w *written) view() string {
+	h, _, err := w.WatchHead(w.t.Context(), 0)
+	must.NoError(w.t, err)
+	return h.View
+}
+
 // run is the program with arguments; it ends with the context.
 func run(ctx context.Context, out *output, server *consultest.Server, args ...string) error {
 	c := command()
@@ -177,6 +184,12 @@ func TestAWatchPrintsAtEachChangeUntilItIsInterrupted(t *testing.T) {
 	shows(`"node":"node-1"`)
 	w.decide(gang.Decision{Head: &gang.Head{State: gang.Preparing, Generation: 1, World: 2}, View: []gang.Member{seat(0), seat(1)}})
 	shows(`"rank":0`)
+	for i := range 2 {
+		w.put(gang.Record{Phase: gang.Prepared, Generation: 1, Member: seat(i)})
+	}
+	shows(`"phase":"prepared"`)
+	w.decide(gang.Decision{Head: &gang.Head{State: gang.Running, Generation: 1, World: 2, View: w.view()}})
+	shows(`"phase":"started"`) // a member does not write its start
 	before := out.String()
 	_, err := server.Client.KV().DeleteTree("unrelated/", nil)
 	must.NoError(t, err)

@@ -27,7 +27,6 @@ type node struct {
 	*Driver
 	t      *testing.T
 	health <-chan *drivers.Fingerprint
-	events <-chan *drivers.TaskEvent
 	dir    string
 }
 
@@ -44,8 +43,12 @@ func startNode(t *testing.T, server *consultest.Server, lines string, consul ...
 	var err error
 	n.health, err = n.Fingerprint(ctx)
 	must.NoError(t, err)
-	n.events, err = n.TaskEvents(ctx)
+	events, err := n.TaskEvents(ctx)
 	must.NoError(t, err)
+	go func() { // as Nomad does: a driver whose events nobody reads waits
+		for range events {
+		}
+	}()
 	t.Cleanup(func() {
 		for _, task := range n.tasks.all() {
 			must.NoError(t, n.DestroyTask(task.cfg.ID, true))
