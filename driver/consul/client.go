@@ -44,7 +44,6 @@ func NewClient(c Config) (*api.Client, error) {
 	}
 	set(&conf.Address, c.Address)
 	set(&conf.Token, c.Token)
-	set(&conf.TokenFile, c.TokenFile)
 	set(&conf.Datacenter, c.Datacenter)
 	set(&conf.TLSConfig.CAFile, c.CAFile)
 	set(&conf.TLSConfig.CertFile, c.CertFile)
@@ -53,9 +52,19 @@ func NewClient(c Config) (*api.Client, error) {
 	if c.TLS {
 		conf.Scheme = "https"
 	}
+	address := conf.Address
+	path := c.TokenFile
+	if path == "" && c.Token == "" {
+		path = conf.TokenFile // CONSUL_HTTP_TOKEN_FILE
+	}
+	if path != "" {
+		if err := useTokenFile(conf, path); err != nil {
+			return nil, fmt.Errorf("consul at %s: %w", address, err)
+		}
+	}
 	client, err := api.NewClient(conf)
 	if err != nil {
-		return nil, fmt.Errorf("consul at %s: %w", conf.Address, err)
+		return nil, fmt.Errorf("consul at %s: %w", address, err)
 	}
 	return client, nil
 }

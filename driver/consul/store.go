@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,7 +50,11 @@ func New(client *api.Client, prefix string, k gang.Key, owner string, ttl time.D
 func (s *Store) memberKey(alloc string) string { return s.prefix + "member/" + url.QueryEscape(alloc) }
 
 func (s *Store) viewKey(h gang.Head, n int) string {
-	return fmt.Sprintf("%sview/%d/%s/%d", s.prefix, h.Generation, h.View, n)
+	return viewFolder(s.prefix, h) + strconv.Itoa(n)
+}
+
+func viewFolder(prefix string, h gang.Head) string {
+	return fmt.Sprintf("%sview/%d/%s/", prefix, h.Generation, h.View)
 }
 
 // newViewName is one that no other coordinator uses.
@@ -239,11 +244,15 @@ func (s *Store) ReadView(ctx context.Context, h gang.Head) ([]gang.Member, error
 	if h.View == "" {
 		return nil, nil
 	}
-	generation := h.Generation
-	pairs, _, err := s.client.KV().List(fmt.Sprintf("%sview/%d/%s/", s.prefix, generation, h.View), query(ctx, 0))
+	pairs, _, err := s.client.KV().List(viewFolder(s.prefix, h), query(ctx, 0))
 	if err != nil {
-		return nil, fmt.Errorf("read the view of generation %d: %w", generation, err)
+		return nil, fmt.Errorf("read the view of generation %d: %w", h.Generation, err)
 	}
+	return decodeView(viewFolder(s.prefix, h), h.Generation, pairs)
+}
+
+// decodeView puts a generation's members together from all keys of a folder.
+func decodeView(folder string, generation uint64, pairs api.KVPairs) ([]gang.Member, error) {
 	byKey := map[string][]byte{}
 	for _, p := range pairs {
 		byKey[p.Key] = p.Value
@@ -251,7 +260,7 @@ func (s *Store) ReadView(ctx context.Context, h gang.Head) ([]gang.Member, error
 	var view []gang.Member
 	for n := range len(pairs) {
 		var part []gang.Member
-		data := byKey[s.viewKey(h, n)]
+		data := byKey[folder+strconv.Itoa(n)]
 		if err := json.Unmarshal(data, &part); err != nil {
 			return nil, fmt.Errorf("read the view of generation %d, part %d: %w", generation, n, err)
 		}

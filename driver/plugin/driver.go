@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	consulapi "github.com/hashicorp/consul/api"
@@ -53,9 +54,11 @@ type Driver struct {
 	consul   *consulapi.Client
 	// background starts what runs as long as the driver does.
 	background sync.Once
-	notices    notices
-	ledger     *metrics.Ledger
-	tracer     *trace.Tracer // nil: off
+	// allowed: Consul took what members do, the last time.
+	allowed atomic.Bool
+	notices notices
+	ledger  *metrics.Ledger
+	tracer  *trace.Tracer // nil: off
 }
 
 var _ drivers.DriverPlugin = (*Driver)(nil)
@@ -153,7 +156,7 @@ func fingerprint(err error, failures int, n *notice.Notice) *drivers.Fingerprint
 			"driver." + Name + ".version": structs.NewStringAttribute(Version),
 		}}
 	if err != nil && failures >= 2 {
-		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, fmt.Sprintf("Consul cannot be reached, and gangs form through it: %v", err)
+		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, err.Error()
 	}
 	if n != nil {
 		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, n.String()+"; this node takes no new gangs"
@@ -167,10 +170,8 @@ func (d *Driver) reachConsul(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	leader, err := d.consul.Status().LeaderWithQueryOptions((&consulapi.QueryOptions{}).WithContext(ctx))
-	if err == nil && leader == "" {
-		err = errors.New("it has no leader")
-	}
+	err := consul.Reach(ctx, d.consul, d.settings.consul.Prefix, !d.allowed.Load())
+	d.allowed.Store(err == nil)
 	return err
 }
 

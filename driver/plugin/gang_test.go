@@ -27,25 +27,28 @@ type node struct {
 	*Driver
 	t      *testing.T
 	health <-chan *drivers.Fingerprint
-	events <-chan *drivers.TaskEvent
 	dir    string
 }
 
-// startNode configures a driver with the lines of its config block.
-func startNode(t *testing.T, server *consultest.Server, lines string) *node {
+// startNode configures a driver with the lines of its config block, and of the consul block in it.
+func startNode(t *testing.T, server *consultest.Server, lines string, consul ...string) *node {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &node{Driver: New(ctx, hclog.NewNullLogger()), t: t, dir: t.TempDir()}
 	var config Config
-	hclutils.NewConfigParser(configSpec).ParseHCL(t, fmt.Sprintf("config {\n consul {\n address = %q\n }\n session_ttl = \"10s\"\n%s\n}", server.Address, lines), &config)
+	hclutils.NewConfigParser(configSpec).ParseHCL(t, fmt.Sprintf("config {\n consul {\n address = %q\n%s\n }\n session_ttl = \"10s\"\n%s\n}", server.Address, strings.Join(consul, "\n"), lines), &config)
 	var packed []byte
 	must.NoError(t, base.MsgPackEncode(&packed, config))
 	must.NoError(t, n.SetConfig(&base.Config{PluginConfig: packed}))
 	var err error
 	n.health, err = n.Fingerprint(ctx)
 	must.NoError(t, err)
-	n.events, err = n.TaskEvents(ctx)
+	events, err := n.TaskEvents(ctx)
 	must.NoError(t, err)
+	go func() { // as Nomad does: a driver whose events nobody reads waits
+		for range events {
+		}
+	}()
 	t.Cleanup(func() {
 		for _, task := range n.tasks.all() {
 			must.NoError(t, n.DestroyTask(task.cfg.ID, true))

@@ -4,6 +4,7 @@
 package consultest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -32,11 +33,15 @@ type Server struct {
 }
 
 // Start runs a server until the test ends.
-func Start(t testing.TB) *Server {
+func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	binary, err := peers.Find("consul")
 	must.NoError(t, err)
 	dir := t.TempDir()
+	var o setup
+	for _, option := range options {
+		option(t, dir, &o)
+	}
 	ports := freePorts(t, 6)
 	s := &Server{t: t, Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), log: filepath.Join(dir, "consul.log")}
 	config := filepath.Join(dir, "consul.hcl")
@@ -50,11 +55,15 @@ disable_update_check = true
 log_level = "warn"
 performance { raft_multiplier = 1 }
 limits { http_max_conns_per_client = 8192 } # a whole gang in one test has one address
-ports { http = %d, dns = -1, grpc = -1, grpc_tls = -1, serf_lan = %d, serf_wan = -1, server = %d }
-`, filepath.Join(dir, "data"), ports[0], ports[1], ports[2]), 0o600))
+%s
+ports { %s = %d, dns = -1, grpc = -1, grpc_tls = -1, serf_lan = %d, serf_wan = -1, server = %d }
+`, filepath.Join(dir, "data"), o.lines, cmp.Or(o.port, "http"), ports[0], ports[1], ports[2]), 0o600))
 	s.args = []string{binary, "agent", "-config-file", config}
 	conf := api.DefaultConfig()
 	conf.Address = s.Address
+	if o.client != nil {
+		o.client(conf)
+	}
 	s.Client, err = api.NewClient(conf)
 	must.NoError(t, err)
 	s.Restart()
