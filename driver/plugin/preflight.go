@@ -77,7 +77,8 @@ func fraction(field, text string) (float64, error) {
 
 // preflightOf is one task's.
 func (d *Driver) preflightOf(cfg *drivers.TaskConfig, steps preflight.Steps, gpus int) *preflight.Check {
-	c := &preflight.Check{Steps: steps, Versions: preflight.LocalVersions("/sys"), Host: preflight.Host{GPUs: gpus},
+	_, asked := cfg.Env["NCCL_IB_HCA"]
+	c := &preflight.Check{Steps: steps, Versions: preflight.LocalVersions("/sys"), Host: preflight.Host{GPUs: gpus, AskedHCA: asked},
 		Warn: func(text string) { d.emit(cfg, "Preflight", text) }}
 	if steps.Bandwidth {
 		c.Baselines = consul.NewBaselines(d.consul, d.settings.consul.Prefix)
