@@ -80,7 +80,10 @@ func (h Host) limits(s Steps, env map[string]string) (warnings []string, err err
 	case s.MemlockMiB == 0 && limit < enoughMemlock && usesRDMA(env) && len(h.ports()) > 0:
 		warnings = append(warnings, fmt.Sprintf("%s, RDMA needs it unlimited: %s", text, remedy))
 	}
-	return warnings, errors.Join(errs...)
+	if len(errs) > 0 {
+		return warnings, oneLine(errs)
+	}
+	return warnings, nil
 }
 
 // memlock is what a child of this process can be given: all of it where the
