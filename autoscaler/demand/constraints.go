@@ -3,9 +3,10 @@
 package demand
 
 import (
+	"cmp"
 	"path"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -13,16 +14,29 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
-// allowed evaluates what a pool's definition tells of its nodes: node pool,
-// datacenter and class. A constraint on anything else is taken to hold: what
+// allowed evaluates what is known of a place: node pool, datacenter, class, and
+// the GPUs of its nodes. A constraint on anything else is taken to hold: what
 // it needs is known to the nodes alone, and a job must not wait for ever
 // because a pool's definition does not say it.
-func allowed(job *api.Job, constraints []*api.Constraint) func(plan.Where) bool {
+func allowed(job *api.Job, constraints []*api.Constraint, devices []*api.RequestedDevice, known catalogue) func(plan.Where) bool {
 	pool := "default"
 	if job.NodePool != nil && *job.NodePool != "" {
 		pool = *job.NodePool
 	}
 	datacenters := job.Datacenters
+	// A plan asks for the same few places again and again.
+	have := map[plan.Where]bool{}
+	hasDevices := func(w plan.Where) bool {
+		ok, asked := have[w]
+		if !asked {
+			offered := known.at(w)
+			ok = len(offered) == 0 || !slices.ContainsFunc(devices, func(r *api.RequestedDevice) bool {
+				return !slices.ContainsFunc(offered, func(d Device) bool { return d.meets(r) })
+			})
+			have[w] = ok
+		}
+		return ok
+	}
 	return func(w plan.Where) bool {
 		if pool != "all" && w.NodePool != "" && w.NodePool != pool {
 			return false
@@ -34,6 +48,9 @@ func allowed(job *api.Job, constraints []*api.Constraint) func(plan.Where) bool 
 			return false
 		}
 		for _, c := range constraints {
+			if c == nil {
+				continue
+			}
 			value, known := "", true
 			switch c.LTarget {
 			case "${node.class}":
@@ -49,43 +66,29 @@ func allowed(job *api.Job, constraints []*api.Constraint) func(plan.Where) bool 
 				return false
 			}
 		}
-		return true
+		return hasDevices(w)
 	}
 }
 
-// holds follows the operators of Nomad's constraint block.
+// holds follows the operators of Nomad's constraint block: numbers compare as
+// such, other texts by their letters.
 func holds(operand, left, right string) bool {
-	list := func() []string {
-		var all []string
-		for _, s := range strings.Split(right, ",") {
-			all = append(all, strings.TrimSpace(s))
-		}
-		return all
-	}
 	switch operand {
-	case "", "=", "==", "is":
-		return left == right
-	case "!=", "not":
-		return left != right
-	case "<":
-		return left < right
-	case "<=":
-		return left <= right
-	case ">":
-		return left > right
-	case ">=":
-		return left >= right
-	case "regexp":
-		re, err := regexp.Compile(right)
-		return err == nil && re.MatchString(left)
-	case "set_contains", "set_contains_all":
-		return slices.Equal(list(), []string{left})
-	case "set_contains_any":
-		return slices.Contains(list(), left)
+	case "", "=", "==", "is", "!=", "not":
+		return inOrder(operand, strings.Compare(left, right))
+	case "<", "<=", ">", ">=":
+		l, lErr := strconv.ParseFloat(left, 64)
+		r, rErr := strconv.ParseFloat(right, 64)
+		if lErr == nil && rErr == nil {
+			return inOrder(operand, cmp.Compare(l, r))
+		}
+		return inOrder(operand, strings.Compare(left, right))
 	case "is_set":
 		return true
 	case "is_not_set":
 		return false
+	case "distinct_hosts", "distinct_property":
+		return true
 	}
-	return true
+	return textHolds(operand, left, right)
 }

@@ -6,11 +6,16 @@ package demand
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
@@ -28,6 +33,7 @@ type Reading struct {
 // that waits and has changed; its size grows with the nodes and what runs.
 type Reader struct {
 	client *api.Client
+	told   []Offer
 
 	mu   sync.Mutex
 	jobs map[string]*api.Job // by namespace/name, as of their newest index
@@ -35,10 +41,14 @@ type Reader struct {
 	idle map[string]time.Time
 }
 
-// NewReader reads through a client. Its token needs read-job on all
-// namespaces, and node:read.
-func NewReader(client *api.Client) *Reader {
-	return &Reader{client: client, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}}
+// jobCalls is how many jobs are read at once.
+const jobCalls = 8
+
+// NewReader reads the region of a client, all its namespaces. The token needs
+// read-job on them, and node:read. Offers tell what the nodes of pools have
+// that have no node yet.
+func NewReader(client *api.Client, told ...Offer) *Reader {
+	return &Reader{client: client, told: told, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}}
 }
 
 // Read looks at the cluster now.
@@ -64,35 +74,60 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if err != nil {
 		return Reading{}, err
 	}
-	out := join(evals, jobs, allocs, nodes)
+	out := join(evals, jobs, allocs, nodes, r.told...)
 	out.At = now
 	r.noteIdle(now, out.Nodes)
 	return out, nil
 }
 
-// waitingJobs reads the jobs that have an open evaluation.
+// waitingJobs reads the jobs that have an open evaluation: those not known
+// from an earlier reading, or changed since.
 func (r *Reader) waitingJobs(ctx context.Context, evals []*api.Evaluation) (map[string]*api.Job, error) {
-	jobs := map[string]*api.Job{}
-	for _, e := range evals {
-		key := e.Namespace + "/" + e.JobID
-		if e.JobID == "" || jobs[key] != nil {
-			continue
-		}
-		if known := r.jobs[key]; known != nil && known.JobModifyIndex != nil && *known.JobModifyIndex == e.JobModifyIndex {
-			jobs[key] = known
-			continue
-		}
-		job, _, err := r.client.Jobs().Info(e.JobID, (&api.QueryOptions{Namespace: e.Namespace}).WithContext(ctx))
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil, fmt.Errorf("read job %s: %w", key, err)
-			}
-			continue // it was purged after its evaluation was listed
-		}
-		jobs[key] = job
+	type wanted struct {
+		namespace, id string
+		index         uint64 // of the job, newest of its evaluations
 	}
-	r.jobs = jobs
-	return jobs, nil
+	want := map[string]wanted{}
+	for _, e := range evals {
+		if e == nil || e.JobID == "" {
+			continue
+		}
+		key := e.Namespace + "/" + e.JobID
+		want[key] = wanted{e.Namespace, e.JobID, max(want[key].index, e.JobModifyIndex)}
+	}
+	jobs := make(map[string]*api.Job, len(want))
+	var mu sync.Mutex
+	calls, ctx := errgroup.WithContext(ctx)
+	calls.SetLimit(jobCalls)
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		w := want[key]
+		if known := r.jobs[key]; known != nil && known.JobModifyIndex != nil && *known.JobModifyIndex >= w.index {
+			mu.Lock()
+			jobs[key] = known
+			mu.Unlock()
+			continue
+		}
+		calls.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("read job %s: %w", key, err)
+			}
+			job, _, err := r.client.Jobs().Info(w.id, (&api.QueryOptions{Namespace: w.namespace}).WithContext(ctx))
+			var answer api.UnexpectedResponseError
+			if errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound {
+				return nil // it was purged after its evaluation was listed
+			}
+			if err != nil {
+				return fmt.Errorf("read job %s: %w", key, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			jobs[key] = job
+			return nil
+		})
+	}
+	err := calls.Wait()
+	r.jobs = jobs // also what was read before an error: the next reading goes on from there
+	return jobs, err
 }
 
 func (r *Reader) noteIdle(now time.Time, nodes []plan.Node) {

@@ -4,8 +4,8 @@ package demand
 
 import (
 	"cmp"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -16,12 +16,20 @@ import (
 // spotMeta is the job's meta that says whether it may run on spot nodes.
 const spotMeta = "gpu.spot"
 
-// join is pure: it makes a reading from what the API answered.
-func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub) Reading {
+// maxCount bounds what one device block can ask for: the planner multiplies it.
+const maxCount = 1 << 16
+
+// join is pure: it makes a reading from what the API answered. Entries that
+// miss what makes them one (a name, an object at all) are left out.
+func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub, told ...Offer) Reading {
 	var out Reading
+	known := catalogue{seen: seenOn(nodes), told: told}
 	perNode := map[string][]*api.AllocationListStub{}
 	perGroup := map[string][]*api.AllocationListStub{}
 	for _, a := range allocs {
+		if a == nil {
+			continue
+		}
 		perGroup[groupKey(a.Namespace, a.JobID, a.TaskGroup)] = append(perGroup[groupKey(a.Namespace, a.JobID, a.TaskGroup)], a)
 		if !terminal(a) {
 			perNode[a.NodeID] = append(perNode[a.NodeID], a)
@@ -29,6 +37,9 @@ func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.Alloc
 		}
 	}
 	for _, n := range nodes {
+		if n == nil {
+			continue
+		}
 		node, total := nodeOf(n, perNode[n.ID])
 		if n.Status == api.NodeStatusReady {
 			out.TotalGPUs += total
@@ -39,6 +50,9 @@ func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.Alloc
 	}
 	since := map[string]time.Time{}
 	for _, e := range evals {
+		if e == nil {
+			continue
+		}
 		at := time.Unix(0, e.CreateTime)
 		key := e.Namespace + "/" + e.JobID
 		if old, ok := since[key]; !ok || at.Before(old) {
@@ -46,12 +60,15 @@ func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.Alloc
 		}
 	}
 	for key, job := range jobs {
-		if job.Status == nil || *job.Status == "dead" || job.Stop != nil && *job.Stop || job.Type != nil && *job.Type == api.JobTypeSystem ||
+		if job == nil || job.Namespace == nil || job.ID == nil || job.Status == nil || *job.Status == "dead" || job.Stop != nil && *job.Stop || job.Type != nil && *job.Type == api.JobTypeSystem ||
 			job.IsPeriodic() || job.IsParameterized() && !job.Dispatched {
 			continue
 		}
 		for _, g := range job.TaskGroups {
-			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)])
+			if g == nil || g.Name == nil {
+				continue
+			}
+			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known)
 			if !ok {
 				continue
 			}
@@ -83,46 +100,72 @@ func isGPU(vendor, kind string) bool { return kind == "gpu" && (vendor == "" || 
 
 func gpusOf(a *api.AllocationListStub) int {
 	n := 0
-	if a.AllocatedResources != nil {
-		for _, t := range a.AllocatedResources.Tasks {
-			for _, d := range t.Devices {
-				if isGPU(d.Vendor, d.Type) {
-					n += len(d.DeviceIDs)
-				}
-			}
-		}
+	for _, d := range devicesOf(a) {
+		n += len(d.DeviceIDs)
 	}
 	return n
 }
 
-// nodeOf is a node with what its allocations leave. Unhealthy GPUs are none.
+// devicesOf are the GPUs that an allocation holds.
+func devicesOf(a *api.AllocationListStub) []*api.AllocatedDeviceResource {
+	var all []*api.AllocatedDeviceResource
+	if a.AllocatedResources != nil {
+		for _, t := range a.AllocatedResources.Tasks {
+			if t == nil {
+				continue
+			}
+			for _, d := range t.Devices {
+				if d != nil && isGPU(d.Vendor, d.Type) {
+					all = append(all, d)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// nodeOf is a node with what its allocations leave, and how many healthy GPUs
+// it has in all. Where its GPUs are of several names (MIG instances beside
+// whole ones), the name with the most left stands for it: two names never
+// serve one request.
 func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, int) {
 	node := plan.Node{Name: n.Name, Where: plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter},
 		Busy: len(allocs) > 0, Starting: n.Status == api.NodeStatusInit,
 		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible}
 	total := 0
+	free := map[string]int{}
 	if n.NodeResources != nil {
 		node.Free.CPU, node.Free.Memory = int(n.NodeResources.Cpu.CpuShares), int(n.NodeResources.Memory.MemoryMB)
 		for _, d := range n.NodeResources.Devices {
-			if !isGPU(d.Vendor, d.Type) {
+			if d == nil || !isGPU(d.Vendor, d.Type) {
 				continue
 			}
-			node.Free.Model = d.Name
+			free[d.Name] += 0
 			for _, i := range d.Instances {
-				if i.Healthy {
+				if i != nil && i.Healthy {
+					free[d.Name]++
 					total++
 				}
 			}
 		}
 	}
-	node.Free.GPUs = total
 	for _, a := range allocs {
-		node.Free.GPUs -= gpusOf(a)
-		if a.AllocatedResources != nil {
-			for _, t := range a.AllocatedResources.Tasks {
+		for _, d := range devicesOf(a) {
+			free[d.Name] -= len(d.DeviceIDs)
+		}
+		if a.AllocatedResources == nil {
+			continue
+		}
+		for _, t := range a.AllocatedResources.Tasks {
+			if t != nil {
 				node.Free.CPU -= int(t.Cpu.CpuShares)
 				node.Free.Memory -= int(t.Memory.MemoryMB)
 			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(free)) {
+		if node.Free.Model == "" || free[name] > node.Free.GPUs {
+			node.Free.Model, node.Free.GPUs = name, free[name]
 		}
 	}
 	node.Free.GPUs = max(node.Free.GPUs, 0)
@@ -130,7 +173,7 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, i
 }
 
 // workOf is a group that asks for GPUs, with what of it is placed.
-func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub) (plan.Work, bool) {
+func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known catalogue) (plan.Work, bool) {
 	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Spot: plan.Prefer}
 	if job.Priority != nil {
 		w.Priority = *job.Priority
@@ -142,7 +185,11 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub) (p
 		w.Spot = s
 	}
 	constraints := slices.Concat(job.Constraints, g.Constraints)
+	var devices []*api.RequestedDevice
 	for _, t := range g.Tasks {
+		if t == nil {
+			continue
+		}
 		constraints = append(constraints, t.Constraints...)
 		if t.Driver == "nccl" && t.Config["gang"] != nil {
 			w.Gang, w.Distinct = true, true
@@ -157,27 +204,24 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub) (p
 			w.Request.Memory += *t.Resources.MemoryMB
 		}
 		for _, d := range t.Resources.Devices {
-			parts := strings.Split(d.Name, "/")
-			vendor, kind, model := "", parts[0], ""
-			if len(parts) > 1 {
-				vendor, kind = parts[0], parts[1]
+			if d == nil {
+				continue
 			}
-			if len(parts) > 2 {
-				model = strings.Join(parts[2:], "/")
-			}
+			vendor, kind, model := deviceName(d.Name)
 			if !isGPU(vendor, kind) {
 				continue
 			}
+			devices = append(devices, d)
 			n := 1
 			if d.Count != nil {
-				n = int(*d.Count)
+				n = int(min(*d.Count, maxCount))
 			}
 			w.Request.GPUs += n
 			w.Request.Model = cmp.Or(model, w.Request.Model, modelOf(d.Constraints))
 		}
 	}
 	for _, c := range constraints {
-		if c.Operand == "distinct_hosts" {
+		if c != nil && c.Operand == "distinct_hosts" {
 			w.Distinct = true
 		}
 	}
@@ -192,7 +236,7 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub) (p
 	}
 	slices.Sort(w.PlacedOn)
 	w.Placed = min(w.Placed, w.Count)
-	w.Allowed = allowed(job, constraints)
+	w.Allowed = allowed(job, constraints, devices, known)
 	return w, w.Request.GPUs > 0
 }
 
@@ -205,7 +249,7 @@ func older(a *api.AllocationListStub, job *api.Job) bool {
 // modelOf is the model that a device constraint asks for by name.
 func modelOf(constraints []*api.Constraint) string {
 	for _, c := range constraints {
-		if c.LTarget == "${device.model}" && (c.Operand == "=" || c.Operand == "==" || c.Operand == "is" || c.Operand == "") {
+		if c != nil && c.LTarget == "${device.model}" && (c.Operand == "=" || c.Operand == "==" || c.Operand == "is" || c.Operand == "") {
 			return c.RTarget
 		}
 	}

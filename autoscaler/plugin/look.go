@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +49,8 @@ const patience = 30 * time.Second
 type Lookout struct {
 	File   *pool.File
 	reader *demand.Reader
-	local  map[string]*pool.LocalPool
+	// own are the pools whose nodes we make.
+	own map[string]pool.Pool
 
 	mu      sync.Mutex
 	at      time.Time
@@ -76,13 +78,27 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 	if err != nil {
 		return nil, nil, fmt.Errorf("nomad_address: %w", err)
 	}
-	l := &Lookout{File: file, reader: demand.NewReader(client), local: map[string]*pool.LocalPool{}}
+	l := &Lookout{File: file, reader: demand.NewReader(client, offers(file)...), own: map[string]pool.Pool{}}
 	for i := range file.Pools {
-		if d := &file.Pools[i]; d.Kind == "local" {
-			l.local[d.Name] = pool.NewLocal(d, client, logger)
+		p, err := pool.New(&file.Pools[i], client, logger)
+		if err != nil {
+			return nil, nil, err
+		}
+		if p != nil {
+			l.own[file.Pools[i].Name] = p
 		}
 	}
 	return l, client, nil
+}
+
+// offers are what the file tells of the GPUs of pools that say more of them than their number.
+func offers(file *pool.File) (all []demand.Offer) {
+	for i := range file.Pools {
+		if d := &file.Pools[i]; d.Shape.Model != "" || len(d.Shape.Attributes) > 0 {
+			all = append(all, demand.OfferOf(d.Plan().Where, d.Shape.Model, d.Shape.Attributes))
+		}
+	}
+	return all
 }
 
 // Look returns what there is and the plan for it. For the pool named, count is
@@ -101,14 +117,67 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 		l.reading, l.at = reading, now
 	}
 	in := plan.Input{Now: l.reading.At, Work: l.reading.Work, Nodes: slices.Clone(l.reading.Nodes)}
+	resting := map[string]string{}
 	for i := range l.File.Pools {
 		p := l.File.Pools[i].Plan()
 		in.Pools = append(in.Pools, p)
 		if err := l.assign(&in, p, own, count); err != nil {
 			return demand.Reading{}, plan.Output{}, err
 		}
+		if pool := l.own[p.Name]; pool != nil {
+			why, err := pool.Resting(l.reading.At)
+			if err != nil {
+				return demand.Reading{}, plan.Output{}, err
+			}
+			if why != "" {
+				resting[p.Name] = why
+			}
+		}
 	}
-	return l.reading, plan.Make(in), nil
+	return l.reading, planAround(in, resting), nil
+}
+
+// planAround plans with the pools that rest as they are: what they cannot give
+// now is bought elsewhere. Work that only they could serve waits for them.
+func planAround(in plan.Input, resting map[string]string) plan.Output {
+	if len(resting) == 0 {
+		return plan.Make(in)
+	}
+	around := in
+	around.Pools = slices.Clone(in.Pools)
+	var reasons []string
+	for i := range around.Pools {
+		p := &around.Pools[i]
+		why, rests := resting[p.Name]
+		if !rests {
+			continue
+		}
+		have := 0
+		for _, n := range in.Nodes {
+			if n.Pool == p.Name && !n.Closed {
+				have++
+			}
+		}
+		p.Max = max(min(p.Max, have), p.Min)
+		reasons = append(reasons, fmt.Sprintf("pool %s rests: %s", p.Name, why))
+	}
+	out := plan.Make(around)
+	ever := map[string]bool{}
+	for _, w := range plan.Make(in).Waiting {
+		ever[w.Work.Name()] = !w.Unsatisfiable
+	}
+	for i := range out.Waiting {
+		if w := &out.Waiting[i]; w.Unsatisfiable && ever[w.Work.Name()] {
+			w.Unsatisfiable = false
+			w.Reason = strings.Join(reasons, "; ")
+		}
+	}
+	for i := range out.Decisions {
+		if why, rests := resting[out.Decisions[i].Pool]; rests {
+			out.Decisions[i].Reason += "; the pool rests: " + why
+		}
+	}
+	return out
 }
 
 // assign says which nodes are the pool's, and adds those on their way.
@@ -128,8 +197,8 @@ func (l *Lookout) assign(in *plan.Input, p plan.Pool, own string, count int) err
 	starting := func(name string) {
 		in.Nodes = append(in.Nodes, plan.Node{Name: name, Pool: p.Name, Where: p.Where, Free: p.Shape, Starting: true})
 	}
-	if local := l.local[p.Name]; local != nil {
-		nodes, err := local.Nodes()
+	if made := l.own[p.Name]; made != nil {
+		nodes, err := made.Nodes()
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ package plugin
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad-autoscaler/sdk"
@@ -84,4 +85,37 @@ func TestNodesThatNomadDoesNotKnowYetAreOnTheirWay(t *testing.T) {
 	must.Eq(t, "asg", in.Nodes[0].Pool)
 	must.Eq(t, "", in.Nodes[1].Pool)
 	must.True(t, in.Nodes[2].Starting && in.Nodes[3].Starting)
+}
+
+func TestAPoolThatRestsGivesWayToAnother(t *testing.T) {
+	anywhere := func(plan.Where) bool { return true }
+	shape := plan.Shape{GPUs: 8, CPU: 1 << 30, Memory: 1 << 30}
+	spot := plan.Pool{Name: "spot", Lifecycle: plan.Spot, Max: 8, Shape: shape, Where: plan.Where{Class: "spot"}}
+	onDemand := plan.Pool{Name: "on-demand", Lifecycle: plan.OnDemand, Price: 9, Max: 8, Shape: shape, Where: plan.Where{Class: "od"}}
+	gang := plan.Work{Job: "train", Group: "g", Gang: true, Distinct: true, Count: 3, Request: plan.Shape{GPUs: 8}, Spot: plan.Prefer, Allowed: anywhere}
+	wants := func(out plan.Output) (got [2]int) {
+		for i, name := range []string{"spot", "on-demand"} {
+			if d, ok := out.Of(name); ok {
+				got[i] = d.Want
+			}
+		}
+		return got
+	}
+	both := plan.Input{Now: time.Unix(1000, 0), Work: []plan.Work{gang}, Pools: []plan.Pool{spot, onDemand}}
+	must.Eq(t, [2]int{3, 0}, wants(planAround(both, nil)))
+	out := planAround(both, map[string]string{"spot": "capacity: none"})
+	must.Eq(t, [2]int{0, 3}, wants(out))
+	d, _ := out.Of("spot")
+	must.StrContains(t, d.Reason, "the pool rests: capacity: none")
+
+	gang.Spot = plan.Only
+	only := both
+	only.Work = []plan.Work{gang}
+	out = planAround(only, map[string]string{"spot": "capacity: none"})
+	must.Eq(t, [2]int{0, 0}, wants(out))
+	must.False(t, out.Waiting[0].Unsatisfiable, must.Sprint("it waits for the pool"))
+	must.Eq(t, "pool spot rests: capacity: none", out.Waiting[0].Reason)
+	gang.Count = 99
+	only.Work = []plan.Work{gang}
+	must.True(t, planAround(only, map[string]string{"spot": "capacity: none"}).Waiting[0].Unsatisfiable)
 }

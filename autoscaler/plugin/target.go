@@ -50,13 +50,13 @@ func (t *Target) SetConfig(config map[string]string) error {
 	}
 	ctx, stop := context.WithCancel(t.ctx)
 	t.lookout, t.stop = lookout, stop
-	for _, p := range lookout.local {
+	for _, p := range lookout.own {
 		go t.tend(ctx, p)
 	}
 	return nil
 }
 
-func (t *Target) tend(ctx context.Context, p *pool.LocalPool) {
+func (t *Target) tend(ctx context.Context, p pool.Pool) {
 	tick := time.NewTicker(tendPeriod)
 	defer tick.Stop()
 	last := ""
@@ -76,21 +76,21 @@ func (t *Target) tend(ctx context.Context, p *pool.LocalPool) {
 	}
 }
 
-func (t *Target) local(config map[string]string) (*pool.LocalPool, error) {
+func (t *Target) poolOf(config map[string]string) (pool.Pool, error) {
 	d, err := t.lookout.poolOf(config)
 	if err != nil {
 		return nil, fmt.Errorf("target %s: %w", TargetName, err)
 	}
-	p := t.lookout.local[d.Name]
+	p := t.lookout.own[d.Name]
 	if p == nil {
-		return nil, fmt.Errorf(`target %s: pool %q is of kind %q; this target serves "local"`, TargetName, d.Name, d.Kind)
+		return nil, fmt.Errorf(`target %s: pool %q is of kind %q; another target of the autoscaler makes its nodes`, TargetName, d.Name, d.Kind)
 	}
 	return p, nil
 }
 
 // Status counts the pool's nodes: those on their way in, not those on their way out.
 func (t *Target) Status(config map[string]string) (*sdk.TargetStatus, error) {
-	p, err := t.local(config)
+	p, err := t.poolOf(config)
 	if err != nil {
 		return nil, err
 	}
@@ -112,12 +112,12 @@ func (t *Target) Scale(action sdk.ScalingAction, config map[string]string) error
 	if action.Count == sdk.StrategyActionMetaValueDryRunCount {
 		return nil
 	}
-	p, err := t.local(config)
+	p, err := t.poolOf(config)
 	if err != nil {
 		return err
 	}
 	if action.Direction == sdk.ScaleDirectionUp {
-		return p.Grow(int(action.Count))
+		return p.Grow(t.ctx, time.Now(), int(action.Count))
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()

@@ -7,9 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2/hclsimple"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
@@ -22,8 +26,8 @@ type File struct {
 // Definition is one pool of the file.
 type Definition struct {
 	Name string `hcl:"name,label"`
-	// Kind is how nodes are made: "local", or "target" where another target
-	// plugin of the autoscaler does it.
+	// Kind is how nodes are made: one of kinds, or "target" where another
+	// target plugin of the autoscaler does it.
 	Kind         string  `hcl:"kind"`
 	Lifecycle    string  `hcl:"lifecycle,optional"`
 	Price        float64 `hcl:"price,optional"`
@@ -33,10 +37,18 @@ type Definition struct {
 	StartTimeout string  `hcl:"start_timeout,optional"`
 	Select       Select  `hcl:"select,block"`
 	Shape        Shape   `hcl:"shape,block"`
-	Local        *Local  `hcl:"local,block"`
+	// RetryAfter is how long nothing is bought here after a refusal or a node that did not come up.
+	RetryAfter string `hcl:"retry_after,optional"`
+	// Period is how often the maker of machines is asked what there is.
+	Period  string   `hcl:"period,optional"`
+	Local   *Local   `hcl:"local,block"`
+	Command *Command `hcl:"command,block"`
 
-	idle, start time.Duration
+	idle, start, retry, period time.Duration
 }
+
+// kinds are those whose nodes the target gpu-pool makes.
+var kinds = []string{"local", "command"}
 
 // Select says which of Nomad's nodes are the pool's.
 type Select struct {
@@ -51,6 +63,9 @@ type Shape struct {
 	Model  string `hcl:"model,optional"`
 	CPU    int    `hcl:"cpu,optional"`
 	Memory int    `hcl:"memory,optional"`
+	// Attributes are those that the device plugin will tell of the GPUs, for
+	// jobs' constraints while the pool has no node: memory = "80 GiB".
+	Attributes map[string]string `hcl:"attributes,optional"`
 }
 
 // Local is a pool of Nomad clients on this machine.
@@ -67,6 +82,17 @@ type Slot struct {
 	Command []string `hcl:"command"`
 	// DataDir is the client's, removed when the node goes.
 	DataDir string `hcl:"data_dir,optional"`
+}
+
+// New is the pool that a definition describes; nil where another target makes its nodes.
+func New(d *Definition, client *api.Client, logger hclog.Logger) (Pool, error) {
+	switch d.Kind {
+	case "local":
+		return NewLocal(d, client, logger), nil
+	case "command":
+		return NewMachines(d, commandMaker{d.Name, d.Command}, d.Command.Dir, client, logger), nil
+	}
+	return nil, nil
 }
 
 // ReadFile reads and checks a pools file. Errors name the file and line, or the field.
@@ -101,8 +127,11 @@ func (p *Definition) validate() error {
 	wrong := func(field string, value any, allowed string) {
 		errs = append(errs, fmt.Errorf("pool %q: %s: %v; allowed %s", p.Name, field, value, allowed))
 	}
-	if p.Kind != "local" && p.Kind != "target" {
-		wrong("kind", fmt.Sprintf("%q", p.Kind), `are "local" and "target"`)
+	if p.Kind != "target" && !slices.Contains(kinds, p.Kind) {
+		wrong("kind", fmt.Sprintf("%q", p.Kind), fmt.Sprintf("are %q", append(slices.Clone(kinds), "target")))
+	}
+	if p.Name == "" || filepath.Base(p.Name) != p.Name || strings.HasPrefix(p.Name, ".") {
+		wrong("name", fmt.Sprintf("%q", p.Name), "is a text without a slash that begins with no dot")
 	}
 	if p.Lifecycle == "" {
 		p.Lifecycle = plan.OnDemand
@@ -129,7 +158,8 @@ func (p *Definition) validate() error {
 		text     string
 		to       *time.Duration
 		fallback time.Duration
-	}{"idle_time": {p.IdleTime, &p.idle, 10 * time.Minute}, "start_timeout": {p.StartTimeout, &p.start, 10 * time.Minute}} {
+	}{"idle_time": {p.IdleTime, &p.idle, 10 * time.Minute}, "start_timeout": {p.StartTimeout, &p.start, 10 * time.Minute},
+		"retry_after": {p.RetryAfter, &p.retry, 5 * time.Minute}, "period": {p.Period, &p.period, 10 * time.Second}} {
 		*v.to = v.fallback
 		if v.text == "" {
 			continue
@@ -140,12 +170,24 @@ func (p *Definition) validate() error {
 		}
 		*v.to = d
 	}
-	if p.Kind == "local" {
-		errs = append(errs, p.validateLocal()...)
-	} else if p.Local != nil {
-		wrong("local", "a block", `is one only with kind "local"`)
-	}
+	errs = append(errs, p.validateMaker()...)
 	return errors.Join(errs...)
+}
+
+// validateMaker checks the block of the pool's kind, and that there is no other.
+func (p *Definition) validateMaker() (errs []error) {
+	switch p.Kind {
+	case "local":
+		errs = p.validateLocal()
+	case "command":
+		errs = p.Command.validate(p.Name)
+	}
+	for block, there := range map[string]bool{"local": p.Local != nil, "command": p.Command != nil} {
+		if there && p.Kind != block {
+			errs = append(errs, fmt.Errorf("pool %q: %s: a block; allowed is one only with kind %[2]q", p.Name, block))
+		}
+	}
+	return errs
 }
 
 func (p *Definition) validateLocal() (errs []error) {

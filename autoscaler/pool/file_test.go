@@ -58,7 +58,7 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 	cases := map[string]struct{ old, new, want string }{
 		"syntax, with its line":  {`price     = 12.5`, `price = = 1`, "pools.hcl:5"},
 		"an unknown key":         {`price     = 12.5`, `cost = 1`, "pools.hcl:5"},
-		"kind":                   {`"local"`, `"gce"`, `kind: "gce"; allowed are "local" and "target"`},
+		"kind":                   {`"local"`, `"gce"`, `kind: "gce"; allowed are ["local" "command" "target"]`},
 		"lifecycle":              {`"spot"` + "\n  price", `"cheap"` + "\n  price", `lifecycle: "cheap"`},
 		"price":                  {`12.5`, `-1`, "price: -1"},
 		"max below min":          {`max       = 1`, "max = 1\n  min = 2", "min and max: 2 and 1"},

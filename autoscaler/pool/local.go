@@ -18,7 +18,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/moby/sys/mountinfo"
-	"github.com/shirou/gopsutil/v4/process"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,39 +26,20 @@ import (
 // with it.
 type LocalPool struct {
 	definition *Definition
-	nomad      *api.Client
+	nomad      nomadNodes
 	logger     hclog.Logger
 	mu         sync.Mutex
-	// failed is when a slot's node last ended without being asked to.
-	failed map[string]time.Time
 }
+
+var _ Pool = (*LocalPool)(nil)
 
 // failurePause is how long a slot rests whose node ended by itself or did not
 // come up: another slot is tried first.
 const failurePause = 30 * time.Second
 
-// Node is one node of a pool.
-type Node struct {
-	Name string
-	// Ready: Nomad has it. Leaving: it takes no more work and goes when it is empty.
-	Ready, Leaving bool
-}
-
-// record is what the file of a node says.
-type record struct {
-	PID     int       `json:"pid"`
-	Created int64     `json:"created"` // of the process, in ms since 1970: tells it from a later one with its number
-	Started time.Time `json:"started"`
-	Ready   bool      `json:"ready"`
-	Leaving bool      `json:"leaving"`
-	// Ending: its process was asked to end; there is no way back.
-	Ending bool   `json:"ending"`
-	Reason string `json:"reason,omitempty"`
-}
-
 // NewLocal is the pool that a definition of kind local describes.
 func NewLocal(d *Definition, client *api.Client, logger hclog.Logger) *LocalPool {
-	return &LocalPool{definition: d, nomad: client, logger: logger.With("pool", d.Name), failed: map[string]time.Time{}}
+	return &LocalPool{definition: d, nomad: nomadNodes{client}, logger: logger.With("pool", d.Name)}
 }
 
 // Nodes reads what is there: no call to Nomad.
@@ -81,7 +61,7 @@ func (p *LocalPool) Nodes() ([]Node, error) {
 
 // Grow brings the pool to at least count nodes, and returns when they are
 // started: first those on their way out are kept, then free slots are used.
-func (p *LocalPool) Grow(count int) error {
+func (p *LocalPool) Grow(ctx context.Context, now time.Time, count int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	have := 0
@@ -101,7 +81,7 @@ func (p *LocalPool) Grow(count int) error {
 		if have >= count || r == nil || !r.Leaving || r.Ending || !r.alive() {
 			continue
 		}
-		if err := p.eligible(s.Name, true); err != nil {
+		if err := p.nomad.eligible(ctx, s.Name, true); err != nil {
 			p.logger.Warn("a node on its way out cannot be kept", "node", s.Name, "error", err)
 			continue
 		}
@@ -117,11 +97,11 @@ func (p *LocalPool) Grow(count int) error {
 		if have >= count || records[s.Name] != nil {
 			continue
 		}
-		if rest := failurePause - time.Since(p.failed[s.Name]); rest > 0 {
+		if rest := failurePause - now.Sub(p.failedAt(s.Name)); rest > 0 {
 			errs = append(errs, fmt.Errorf("node %s failed a moment ago; it is tried again in %s", s.Name, rest.Round(time.Second)))
 			continue
 		}
-		if err := p.start(s); err != nil {
+		if err := p.start(s, now); err != nil {
 			errs = append(errs, fmt.Errorf("start node %s: %w", s.Name, err))
 			continue
 		}
@@ -136,7 +116,7 @@ func (p *LocalPool) Grow(count int) error {
 	return nil
 }
 
-func (p *LocalPool) start(s Slot) error {
+func (p *LocalPool) start(s Slot, now time.Time) error {
 	if err := os.MkdirAll(p.definition.Local.Dir, 0o700); err != nil {
 		return err
 	}
@@ -151,10 +131,11 @@ func (p *LocalPool) start(s Slot) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go cmd.Wait()
+	// Before it is waited for: one that has ended at once is still told by its number.
 	created, err := createdAt(cmd.Process.Pid)
+	go cmd.Wait()
 	if err == nil {
-		err = p.save(s.Name, &record{PID: cmd.Process.Pid, Created: created, Started: time.Now()})
+		err = p.save(s.Name, &record{PID: cmd.Process.Pid, Created: created, Started: now})
 	}
 	if err != nil {
 		cmd.Process.Kill()
@@ -181,35 +162,18 @@ func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) erro
 			records[s.Name] = r
 		}
 	}
-	surplus := len(names) - count
-	for _, name := range append(append([]string{}, wanted...), names...) {
+	idle := func(name string) (bool, error) { return p.nomad.idle(ctx, name) }
+	return release(names, count, wanted, idle, func(name string) error {
 		r := records[name]
-		if surplus <= 0 || r == nil || r.Leaving {
-			continue
-		}
-		idle, err := p.idle(ctx, name)
-		if err != nil {
-			return err
-		}
-		if !idle {
-			continue
-		}
 		if r.Ready {
-			if err := p.eligible(name, false); err != nil {
+			if err := p.nomad.eligible(ctx, name, false); err != nil {
 				return err
 			}
 		}
 		r.Leaving, r.Reason = true, "not needed"
-		if err := p.save(name, r); err != nil {
-			return err
-		}
 		p.logger.Info("lets a node go", "node", name)
-		surplus--
-	}
-	if surplus > 0 {
-		return fmt.Errorf("%d of the nodes to let go have work; they stay", surplus)
-	}
-	return nil
+		return p.save(name, r)
+	})
 }
 
 // Tend moves on what is in progress: nodes that came up, that did not come
@@ -217,15 +181,9 @@ func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) erro
 func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	nodes, _, err := p.nomad.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
+	nodes, err := p.nomad.list(ctx)
 	if err != nil {
-		return fmt.Errorf("list the nodes: %w", err)
-	}
-	byName := map[string]*api.NodeListStub{}
-	for _, n := range nodes {
-		if old := byName[n.Name]; old == nil || n.CreateIndex > old.CreateIndex {
-			byName[n.Name] = n
-		}
+		return err
 	}
 	var errs []error
 	for _, s := range p.definition.Local.Slots {
@@ -233,86 +191,90 @@ func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 		if err != nil {
 			errs = append(errs, err)
 		} else if r != nil {
-			errs = append(errs, p.tend(ctx, now, s, r, byName[s.Name]))
+			errs = append(errs, p.tend(ctx, now, s, r, newest(nodes, func(n *api.NodeListStub) bool { return n.Name == s.Name })))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, n *api.NodeListStub) error {
-	alive := r.alive()
-	switch {
-	case !alive:
+	what, err := next(situation{Exists: r.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
+		Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
+	if err != nil {
+		return err
+	}
+	switch what {
+	case forget:
 		if !r.Leaving {
-			p.failed[s.Name] = now
 			p.logger.Warn("the process of a node has ended", "node", s.Name, "last words", p.lastWords(s.Name))
+			if err := p.noteFailure(s.Name, now); err != nil {
+				return err
+			}
 		}
 		return p.remove(ctx, s, r, n)
-	case r.Leaving:
-		idle, err := p.idle(ctx, s.Name)
-		if err != nil {
-			return err
-		}
-		if !idle {
-			// Work was placed between the look and the mark: the node stays.
-			p.logger.Info("keeps a node: work was placed on it meanwhile", "node", s.Name)
-			r.Leaving, r.Reason = false, ""
-			return errors.Join(p.eligible(s.Name, true), p.save(s.Name, r))
-		}
+	case remove:
 		return p.remove(ctx, s, r, n)
-	case !r.Ready && n != nil && n.Status == api.NodeStatusReady:
+	case keep:
+		p.logger.Info("keeps a node: work was placed on it meanwhile", "node", s.Name)
+		r.Leaving, r.Reason = false, ""
+		return errors.Join(p.nomad.eligible(ctx, s.Name, true), p.save(s.Name, r))
+	case welcome:
 		r.Ready = true
 		p.logger.Info("a node is ready", "node", s.Name, "after", now.Sub(r.Started).Round(100*time.Millisecond))
 		return p.save(s.Name, r)
-	case !r.Ready && now.Sub(r.Started) > p.definition.start:
-		p.failed[s.Name] = now
+	case giveUp:
 		p.logger.Warn("gives a node up: it is not ready within start_timeout", "node", s.Name, "start_timeout", p.definition.start, "last words", p.lastWords(s.Name))
-		return p.remove(ctx, s, r, n)
+		return errors.Join(p.noteFailure(s.Name, now), p.remove(ctx, s, r, n))
 	}
 	return nil
 }
 
-// idle reports whether nothing runs or is placed on a node.
-func (p *LocalPool) idle(ctx context.Context, name string) (bool, error) {
-	n, err := p.node(ctx, name)
-	if err != nil || n == nil {
-		return err == nil, err
-	}
-	allocs, _, err := p.nomad.Nodes().Allocations(n.ID, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return false, fmt.Errorf("list what runs on %s: %w", name, err)
-	}
-	for _, a := range allocs {
-		if !a.ClientTerminalStatus() {
-			return false, nil
+// Resting: no slot is free but such as have just failed.
+func (p *LocalPool) Resting(now time.Time) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var failed []string
+	for _, s := range p.definition.Local.Slots {
+		r, err := p.load(s.Name)
+		if err != nil {
+			return "", err
+		}
+		switch {
+		case r != nil && !r.Leaving:
+		case r == nil && now.Sub(p.failedAt(s.Name)) < failurePause:
+			failed = append(failed, s.Name)
+		default:
+			return "", nil
 		}
 	}
-	return true, nil
+	if len(failed) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("node %s ended or did not come up; it is tried again after %s", strings.Join(failed, ", "), failurePause), nil
 }
 
-func (p *LocalPool) node(ctx context.Context, name string) (*api.NodeListStub, error) {
-	nodes, _, err := p.nomad.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
+// noteFailure keeps when a slot's node ended without being asked to, for the
+// other plugins too: each is a process of its own.
+func (p *LocalPool) noteFailure(name string, now time.Time) error {
+	text, err := now.MarshalText()
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", err)
-	}
-	var newest *api.NodeListStub
-	for _, n := range nodes {
-		if n.Name == name && (newest == nil || n.CreateIndex > newest.CreateIndex) {
-			newest = n
-		}
-	}
-	return newest, nil
-}
-
-func (p *LocalPool) eligible(name string, yes bool) error {
-	n, err := p.node(context.Background(), name)
-	if err != nil || n == nil {
 		return err
 	}
-	if _, err := p.nomad.Nodes().ToggleEligibility(n.ID, yes, nil); err != nil {
-		return fmt.Errorf("make %s eligible %t: %w", name, yes, err)
+	return os.WriteFile(p.failurePath(name), text, 0o600)
+}
+
+// failedAt is when a slot's node failed last; the zero time where it did not,
+// or where that cannot be read: then the slot is tried.
+func (p *LocalPool) failedAt(name string) (at time.Time) {
+	text, err := os.ReadFile(p.failurePath(name))
+	if err != nil || at.UnmarshalText(text) != nil {
+		return time.Time{}
 	}
-	return nil
+	return at
+}
+
+func (p *LocalPool) failurePath(name string) string {
+	return filepath.Join(p.definition.Local.Dir, name+".failed")
 }
 
 // remove ends the client's process and takes its node and its files away.
@@ -325,8 +287,8 @@ func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeLi
 		return fmt.Errorf("end node %s: %w", s.Name, err)
 	}
 	if n != nil {
-		if _, _, err := p.nomad.Nodes().Purge(n.ID, (&api.QueryOptions{}).WithContext(ctx)); err != nil && !strings.Contains(err.Error(), "404") {
-			return fmt.Errorf("take node %s out of Nomad: %w", s.Name, err)
+		if err := p.nomad.purge(ctx, n.ID, s.Name); err != nil {
+			return err
 		}
 	}
 	if s.DataDir != "" {
@@ -388,46 +350,4 @@ func (p *LocalPool) save(name string, r *record) error {
 		return err
 	}
 	return os.Rename(partial, p.path(name))
-}
-
-func createdAt(pid int) (int64, error) {
-	proc, err := process.NewProcess(int32(pid))
-	if err != nil {
-		return 0, err
-	}
-	return proc.CreateTime()
-}
-
-func (r *record) alive() bool {
-	created, err := createdAt(r.PID)
-	if err != nil || created != r.Created {
-		return false
-	}
-	proc, err := process.NewProcess(int32(r.PID))
-	if err != nil {
-		return false
-	}
-	status, err := proc.Status()
-	return err == nil && (len(status) == 0 || status[0] != process.Zombie)
-}
-
-// end asks the client to end, waits ten seconds, and kills it and what it
-// started: its plugins are in its process group.
-func (r *record) end(ctx context.Context) error {
-	if !r.alive() {
-		return nil
-	}
-	syscall.Kill(r.PID, syscall.SIGINT)
-	kill := time.After(10 * time.Second)
-	for r.alive() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-kill:
-			syscall.Kill(-r.PID, syscall.SIGKILL)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	syscall.Kill(-r.PID, syscall.SIGKILL)
-	return nil
 }

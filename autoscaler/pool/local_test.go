@@ -51,6 +51,8 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var request struct{ Eligibility string }
 		json.NewDecoder(r.Body).Decode(&request)
 		f.did = append(f.did, parts[1]+" "+request.Eligibility)
+	case parts[2] == "drain":
+		f.did = append(f.did, parts[1]+" drains")
 	case parts[2] == "purge":
 		f.did = append(f.did, parts[1]+" purged")
 		delete(f.nodes, parts[1])
@@ -114,6 +116,8 @@ func (b *bench) tend(now time.Time) {
 	must.NoError(b.t, b.pool.Tend(b.t.Context(), now))
 }
 
+func (b *bench) grow(count int) error { return b.pool.Grow(b.t.Context(), time.Now(), count) }
+
 func (b *bench) nodes() string {
 	b.t.Helper()
 	nodes, err := b.pool.Nodes()
@@ -123,7 +127,7 @@ func (b *bench) nodes() string {
 
 func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
 	b := newBench(t)
-	must.NoError(t, b.pool.Grow(2))
+	must.NoError(t, b.grow(2))
 	must.Eq(t, "[{s1 false false} {s2 false false}]", b.nodes())
 	before, err := b.pool.load("s1")
 	must.NoError(t, err)
@@ -132,16 +136,16 @@ func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
 	b.fake.join("s1")
 	b.tend(time.Now())
 	must.Eq(t, "[{s1 true false} {s2 false false}]", b.nodes())
-	must.NoError(t, b.pool.Grow(2))
+	must.NoError(t, b.grow(2))
 	after, err := b.pool.load("s1")
 	must.NoError(t, err)
 	must.Eq(t, before.PID, after.PID, must.Sprint("a node is started twice"))
-	must.ErrorContains(t, b.pool.Grow(3), "2 nodes of 3")
+	must.ErrorContains(t, b.grow(3), "2 nodes of 3")
 }
 
 func TestOnlyNodesWithoutWorkGoAndTheyGoWhole(t *testing.T) {
 	b := newBench(t)
-	must.NoError(t, b.pool.Grow(2))
+	must.NoError(t, b.grow(2))
 	b.fake.join("s1")
 	b.fake.join("s2")
 	b.tend(time.Now())
@@ -159,13 +163,13 @@ func TestOnlyNodesWithoutWorkGoAndTheyGoWhole(t *testing.T) {
 
 func TestANodeThatGotWorkMeanwhileOrIsWantedAgainStays(t *testing.T) {
 	b := newBench(t)
-	must.NoError(t, b.pool.Grow(2))
+	must.NoError(t, b.grow(2))
 	b.fake.join("s1")
 	b.fake.join("s2")
 	b.tend(time.Now())
 	must.NoError(t, b.pool.Shrink(t.Context(), 0, nil))
 	b.fake.busy["s1"] = true
-	must.NoError(t, b.pool.Grow(1), must.Sprint("the first on its way out is kept"))
+	must.NoError(t, b.grow(1), must.Sprint("the first on its way out is kept"))
 	must.Eq(t, "[{s1 true false} {s2 true true}]", b.nodes())
 	b.fake.busy["s2"] = true
 	b.tend(time.Now())
@@ -175,29 +179,38 @@ func TestANodeThatGotWorkMeanwhileOrIsWantedAgainStays(t *testing.T) {
 
 func TestANodeThatDoesNotComeUpIsGivenUpAndItsSlotRests(t *testing.T) {
 	b := newBench(t)
-	must.NoError(t, b.pool.Grow(1))
+	must.NoError(t, b.grow(1))
 	b.tend(time.Now().Add(30 * time.Second))
 	must.Eq(t, "[{s1 false false}]", b.nodes())
 	b.tend(time.Now().Add(2 * time.Minute))
 	must.Eq(t, "[]", b.nodes())
-	must.NoError(t, b.pool.Grow(1))
+	why, err := b.pool.Resting(time.Now())
+	must.NoError(t, err)
+	must.Eq(t, "", why, must.Sprint("another slot is free"))
+	must.NoError(t, b.grow(1))
 	must.Eq(t, "[{s2 false false}]", b.nodes(), must.Sprint("the other slot is tried"))
 }
 
 func TestANodeThatEndsByItselfIsSeen(t *testing.T) {
 	b := newBench(t, "/bin/true")
-	must.NoError(t, b.pool.Grow(1))
+	must.NoError(t, b.grow(1))
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
 		b.tend(time.Now())
 		return b.nodes() == "[]"
 	}), wait.Timeout(20*time.Second), wait.Gap(20*time.Millisecond)))
-	b.pool.failed["s2"] = time.Now()
-	must.ErrorContains(t, b.pool.Grow(1), "node s1 failed a moment ago")
+	must.NoError(t, b.pool.noteFailure("s2", time.Now()))
+	must.ErrorContains(t, b.grow(1), "node s1 failed a moment ago")
+	why, err := b.make().Resting(time.Now())
+	must.NoError(t, err)
+	must.StrContains(t, why, "node s1, s2 ended or did not come up")
+	why, err = b.make().Resting(time.Now().Add(failurePause))
+	must.NoError(t, err)
+	must.Eq(t, "", why)
 }
 
 func TestAnotherProcessWithTheNumberIsNotTakenForTheNode(t *testing.T) {
 	b := newBench(t)
-	must.NoError(t, b.pool.Grow(1))
+	must.NoError(t, b.grow(1))
 	r, err := b.pool.load("s1")
 	must.NoError(t, err)
 	other := *r

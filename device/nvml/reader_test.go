@@ -205,7 +205,7 @@ var functions = []string{
 	"nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetTotalEccErrors",
 	"nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetFieldValues", "nvmlDeviceRegisterEvents",
 	"nvmlDeviceGetMigMode", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo", "nvmlDeviceGetPcieThroughput",
-	"nvmlDeviceGetGpuFabricInfoV",
+	"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPowerManagementLimitConstraints",
 }
 
 // TestEveryErrorOfEveryCallLeavesTheOtherGPUs goes through NVML's error codes
@@ -218,6 +218,9 @@ func TestEveryErrorOfEveryCallLeavesTheOtherGPUs(t *testing.T) {
 	codes := []string{"1", "2", "3", "4", "6", "7", "8", "10", "11", "12", "13", "14", "15", "16", "17", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "999"}
 	for _, function := range functions {
 		for _, code := range codes {
+			if code == "7" && function == "nvmlDeviceGetComputeRunningProcesses_v3" {
+				continue // "too small": the binding asks again with more, for ever if it stays so
+			}
 			f.set("gpus 3", "links switch 18", "error "+function+" 1 "+code)
 			r := f.ask("machine")
 			must.EqOp(t, "", r.Error, must.Sprint(function, code))
@@ -229,6 +232,7 @@ func TestEveryErrorOfEveryCallLeavesTheOtherGPUs(t *testing.T) {
 				must.Len(t, 0, r.Machine.Warnings, must.Sprint(function))
 			}
 			must.EqOp(t, "", f.ask("samples").Error)
+			must.MapContainsKey(t, f.ask("bounds").Bounds, whole.GPUs[0].UUID)
 			must.MapContainsKey(t, f.ask("health").Health, whole.GPUs[0].UUID)
 		}
 	}

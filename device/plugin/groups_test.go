@@ -142,8 +142,6 @@ func TestReserve(t *testing.T) {
 	must.Eq(t, map[string]string{
 		"NVIDIA_VISIBLE_DEVICES": order, "CUDA_VISIBLE_DEVICES": order,
 		"GPU_DEVICES_NVIDIA_A100_80GB_PCIE": order,
-		"GPU_CPU_SET":                       m.GPUs[0].CPUs + "," + m.GPUs[1].CPUs, "GPU_NUMA_NODES": "0,1",
-		"NCCL_IB_HCA": "=mlx5_0,mlx5_1",
 	}, envs)
 
 	_, err = reserve(m, Grouping{}, []string{id(0), "GPU-no-such"})
@@ -210,6 +208,10 @@ func TestGroupsByIsland(t *testing.T) {
 func TestAReservationNamesWhatIsNear(t *testing.T) {
 	m := simulated(t, "dgx-h100")
 	envs, err := reserve(m, Grouping{}, []string{m.GPUs[4].UUID, m.GPUs[5].UUID})
+	must.NoError(t, err)
+	must.MapNotContainsKeys(t, envs, []string{EnvHCA, EnvCPUs, EnvNUMA}, must.Sprint("what is simulated is not there"))
+	m.Simulated = false
+	envs, err = reserve(m, Grouping{}, []string{m.GPUs[4].UUID, m.GPUs[5].UUID})
 	must.NoError(t, err)
 	var nics []string
 	for _, k := range topology.NearestNICsOf(m, []int{4, 5}) {

@@ -195,7 +195,7 @@ func TestNomadsWayThroughASimulatedMachine(t *testing.T) {
 	must.NoError(t, err)
 	must.Len(t, 0, reservation.Mounts)
 	must.Len(t, 0, reservation.Devices)
-	must.MapContainsKeys(t, reservation.Envs, []string{EnvNVIDIA, EnvCUDA, EnvHCA, EnvCPUs, EnvNUMA, EnvTopology})
+	must.MapContainsKeys(t, reservation.Envs, []string{EnvNVIDIA, EnvCUDA, EnvTopology})
 	topology, err := os.ReadFile(reservation.Envs[EnvTopology])
 	must.NoError(t, err)
 	must.StrContains(t, string(topology), `<cpu numaid="1"`)

@@ -115,9 +115,13 @@ const (
 	EnvNUMA = "GPU_NUMA_NODES"
 )
 
-// localityEnv tells what is known; nothing where it is not.
+// localityEnv tells what is known; nothing where it is not. NICs and CPUs of a
+// simulated machine are not there to be used.
 func localityEnv(m *gpu.Machine, gpus []int) map[string]string {
 	envs := make(map[string]string)
+	if m.Simulated {
+		return envs
+	}
 	var nics, cpus []string
 	for _, k := range topology.NearestNICsOf(m, gpus) {
 		nics = append(nics, m.NICs[k].Device)

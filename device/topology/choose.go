@@ -203,10 +203,34 @@ func (s *scorer) score(p partial) Score {
 	}
 }
 
-// best goes through all subsets in lexical order; only a better one replaces
+// alike gives, for each GPU, the one before it that could stand in its place
+// without any score changing, or -1: of such GPUs only the first need be tried,
+// which leaves little to do on a machine where most are alike.
+func (s *scorer) alike() []int {
+	before := make([]int, len(s.mbps))
+	for y := range s.mbps {
+		before[y] = -1
+		for x := y - 1; x >= 0 && before[y] < 0; x-- {
+			if s.mbpsOf[x] != s.mbpsOf[y] || s.laterOf[x] != s.laterOf[y] || s.localityOf[x] != s.localityOf[y] || s.nicLevel[x] != s.nicLevel[y] {
+				continue
+			}
+			same := true
+			for z := range s.mbps {
+				same = same && (z == x || z == y || s.mbps[x][z] == s.mbps[y][z] && s.locality[x][z] == s.locality[y][z])
+			}
+			if same {
+				before[y] = x
+			}
+		}
+	}
+	return before
+}
+
+// best goes through the subsets in lexical order; only a better one replaces
 // the best so far, so that of equals the first stays.
 func (s *scorer) best(count int) []int {
 	n := len(s.mbps)
+	before, chosen := s.alike(), make([]bool, n)
 	set := make([]int, 0, count)
 	var top []int
 	var topScore Score
@@ -223,10 +247,13 @@ func (s *scorer) best(count int) []int {
 			return
 		}
 		for x := from; x <= n-(count-len(set)); x++ {
+			if before[x] >= 0 && !chosen[before[x]] {
+				continue
+			}
 			next := s.add(p, set, x)
-			set = append(set, x)
+			set, chosen[x] = append(set, x), true
 			walk(x+1, next)
-			set = set[:len(set)-1]
+			set, chosen[x] = set[:len(set)-1], false
 		}
 	}
 	walk(0, partial{})

@@ -343,6 +343,26 @@ func BenchmarkChoose16(b *testing.B) {
 	}
 }
 
+// BenchmarkChooseUnlike is the hardest machine of 16: no two GPUs are alike.
+func BenchmarkChooseUnlike(b *testing.B) {
+	m := machine(16)
+	for i := range 16 {
+		for j := range i {
+			links := uint(1 + (i*7+j*5)%17)
+			m.Paths[i][j].NVLinks, m.Paths[j][i].NVLinks = links, links
+		}
+	}
+	free := make([]int, 16)
+	for i := range free {
+		free[i] = i
+	}
+	for b.Loop() {
+		if _, err := Choose(m, Request{Free: free, Count: 8}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkVisibleOrder(b *testing.B) {
 	m := dgx1()
 	for b.Loop() {

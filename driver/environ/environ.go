@@ -25,11 +25,19 @@ type Settings struct {
 	Interface string
 	// Hostfile is the path of the host file.
 	Hostfile string
-	// CheckpointDir and Framework are the user's; may be empty.
-	CheckpointDir string
-	Framework     string
+	// CheckpointDir, CheckpointKeep and Framework are the user's; may be empty.
+	CheckpointDir  string
+	CheckpointKeep int
+	Framework      string
+	// TraceParent is the span that the process's own traces hang below, as
+	// TRACEPARENT; may be empty.
+	TraceParent string
+	// NCCL are the variables that this node's configuration sets for NCCL.
+	NCCL map[string]string
 	// RASPort is the port for NCCL's RAS, 0: none is reserved.
 	RASPort int
+	// PerGPU: the driver starts one process for each GPU; Ranks tells them apart.
+	PerGPU bool
 }
 
 // maxNodeIPs is up to how many nodes GANG_NODE_IPS is set: beyond, the host file serves.
@@ -109,19 +117,14 @@ func Environment(a gang.Assignment, s Settings) map[string]string {
 	number("NODE_RANK", a.Rank)
 	number("NUM_NODES", len(a.Members))
 	number("NUM_TRAINERS", own.Slots)
-	world := 0
-	first := 0 // the rank of this node's first process
-	for rank, m := range a.Members {
-		if rank < a.Rank {
-			first += m.Slots
-		}
-		world += m.Slots
-	}
+	first, world := count(a)
 	number("WORLD_SIZE", world)
 	if own.Slots == 1 {
 		number("RANK", first)
 		number("LOCAL_RANK", 0)
-		number("LOCAL_WORLD_SIZE", 1)
+	}
+	if own.Slots == 1 || s.PerGPU {
+		number("LOCAL_WORLD_SIZE", own.Slots)
 	}
 	// torchrun's own variables: a static rendezvous, and one restart authority.
 	number("PET_NNODES", len(a.Members))
@@ -130,8 +133,12 @@ func Environment(a gang.Assignment, s Settings) map[string]string {
 	number("PET_MAX_RESTARTS", 0)
 	if s.Framework == "jax" {
 		set("JAX_COORDINATOR_ADDRESS", net.JoinHostPort(master.Address.String(), strconv.Itoa(a.MasterPort())))
-		number("JAX_NUM_PROCESSES", len(a.Members))
-		number("JAX_PROCESS_ID", a.Rank)
+		if s.PerGPU {
+			number("JAX_NUM_PROCESSES", world)
+		} else {
+			number("JAX_NUM_PROCESSES", len(a.Members))
+			number("JAX_PROCESS_ID", a.Rank)
+		}
 	}
 	set("GANG_HOSTFILE", s.Hostfile)
 	if len(a.Members) <= maxNodeIPs {
@@ -151,9 +158,16 @@ func Environment(a gang.Assignment, s Settings) map[string]string {
 		set("NCCL_SOCKET_IFNAME", "="+s.Interface) // the equals sign asks for exactly this name
 		set("GLOO_SOCKET_IFNAME", s.Interface)
 	}
+	if s.TraceParent != "" {
+		set("TRACEPARENT", s.TraceParent)
+	}
 	if s.RASPort != 0 {
 		set("NCCL_RAS_ADDR", "localhost:"+strconv.Itoa(s.RASPort))
 	}
+	if s.CheckpointKeep > 0 {
+		number("GANG_CHECKPOINT_KEEP", s.CheckpointKeep)
+	}
+	maps.Copy(env, s.NCCL)
 	maps.Copy(env, s.Task)
 	// Last: several device blocks set one variable each over the other's.
 	if gpus := Devices(s.Device); len(gpus) > 0 {
@@ -165,6 +179,47 @@ func Environment(a gang.Assignment, s Settings) map[string]string {
 		set("NVIDIA_VISIBLE_DEVICES", "void")
 	}
 	return env
+}
+
+// count returns the rank of this node's first process, and the processes of
+// the whole gang.
+func count(a gang.Assignment) (first, world int) {
+	for rank, m := range a.Members {
+		if rank < a.Rank {
+			first += m.Slots
+		}
+		world += m.Slots
+	}
+	return first, world
+}
+
+// Rank is one of the processes that the driver starts on this node.
+type Rank struct {
+	Number int
+	// Env is set beside what Environment returns.
+	Env map[string]string
+}
+
+// Ranks are this node's processes where the driver starts one for each GPU, in
+// rank order. Each sees all GPUs of the task, and LOCAL_RANK says which is its
+// own: with CUDA_VISIBLE_DEVICES cut down to one, CUDA could not map the
+// memory of the neighbours' GPUs, and NCCL would go through the host instead
+// of NVLink.
+func Ranks(a gang.Assignment, s Settings) []Rank {
+	first, _ := count(a)
+	ranks := make([]Rank, a.Self().Slots)
+	for local := range ranks {
+		rank := first + local
+		env := map[string]string{"RANK": strconv.Itoa(rank), "LOCAL_RANK": strconv.Itoa(local)}
+		if s.Framework == "jax" {
+			env["JAX_PROCESS_ID"] = env["RANK"]
+			if _, set := s.Task["JAX_LOCAL_DEVICE_IDS"]; !set {
+				env["JAX_LOCAL_DEVICE_IDS"] = env["LOCAL_RANK"]
+			}
+		}
+		ranks[local] = Rank{Number: rank, Env: env}
+	}
+	return ranks
 }
 
 // runID is the same on all nodes and for all generations of one run.

@@ -75,18 +75,25 @@ func (w *waitingLine) again(decided time.Time) time.Time {
 	return decided
 }
 
-// follow takes the gang out of the line once it has its nodes, or ends. A gang
-// that gives its nodes back keeps its age. The end of ctx does not cut it
-// short: with the gang's end this member's own is near.
+// before keeps the age of a gang that is about to give its nodes back: once
+// that is decided, this member's own end is near.
+func (w *waitingLine) before(ctx context.Context, decided gang.Head) {
+	if w.taken && decided.State == gang.Failed {
+		w.leave(ctx, true)
+	}
+}
+
+// follow takes the gang out of the line once it has its nodes.
 func (w *waitingLine) follow(ctx context.Context, head gang.Head) {
 	// A gang that formed at once may have given its nodes back before.
 	first := head.State == gang.Preparing && head.Generation == 1 && w.loop.o.Spec.FormTimeout > 0
-	if head.State == gang.Forming || !w.taken && !first {
-		return
+	if head.State != gang.Forming && (w.taken || first) {
+		w.leave(ctx, false)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if err := w.loop.o.Store.LeaveLine(ctx, w.loop.o.Pool, head.State == gang.Failed); err != nil {
+}
+
+func (w *waitingLine) leave(ctx context.Context, keepAge bool) {
+	if err := w.loop.o.Store.LeaveLine(ctx, w.loop.o.Pool, keepAge); err != nil {
 		w.loop.session.trouble(w.loop.o, err) // the ticket goes with the session
 	}
 	w.taken = false

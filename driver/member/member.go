@@ -37,6 +37,10 @@ type Options struct {
 	Runner Runner
 	// Report is told milestones; it must not block for long.
 	Report func(Event)
+	// Observe is told how the gang stands after each event; optional, and as quick.
+	Observe func(Observation)
+	// Reached is told when the store is out of reach and when it is back; optional.
+	Reached func(bool)
 	// Save keeps the state before anybody relies on it.
 	Save func(State) error
 	// Resume is the state a former life saved, or nil. Running says whether
@@ -78,6 +82,7 @@ func Run(ctx context.Context, o Options) Result {
 	} else {
 		l.machine = gang.NewMachine(o.Self)
 	}
+	l.seen.Rank = -1
 	l.session.changed = make(chan struct{}, 1)
 	l.session.lastGood = time.Now()
 	l.record.changed = make(chan struct{}, 1)
@@ -100,6 +105,7 @@ type loop struct {
 	joined   chan struct{}
 	once     sync.Once
 	lastExit *gang.Exit
+	seen     Observation
 
 	session session
 	record  outbox
@@ -116,6 +122,7 @@ type loop struct {
 // run is the one goroutine that touches the machine.
 func (l *loop) run(ctx context.Context) Result {
 	l.begin(ctx, l.keepSession)
+	l.observe(nil)
 	if out, ok := l.agree(ctx); !ok {
 		return out
 	}
@@ -148,6 +155,7 @@ func (l *loop) run(ctx context.Context) Result {
 		case e = <-l.events:
 		}
 		actions := l.machine.Step(e)
+		l.observe(e)
 		if l.cancelPrepare != nil && l.machine.Abandoned() {
 			l.cancelPrepare()
 		}

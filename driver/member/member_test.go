@@ -318,7 +318,7 @@ func TestOfTwoGangsThatEachHoldAPartTheSecondInLineGivesItsNodesBack(t *testing.
 	must.NoError(t, err)
 	must.Len(t, 1, keys, must.Sprint("the second one's age is kept, and nothing else"))
 	must.StrContains(t, keys[0], "/.age/")
-	seats = []*seat{second.join(3, nil), second.join(4, nil)}
+	seats = []*seat{second.join(0, nil), second.join(1, nil)}
 	second.all(seats, 1)
 	for _, s := range seats {
 		s.exit(0)

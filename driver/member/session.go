@@ -46,6 +46,9 @@ func (s *session) trouble(o Options, err error) {
 	first := !s.silent
 	s.silent = true
 	s.mu.Unlock()
+	if first && o.Reached != nil {
+		o.Reached(false)
+	}
 	if first {
 		o.Report(Event{"Consul", fmt.Sprintf("Waiting for Consul, trying again each second; a process that runs goes on for up to %s: %v", o.ConsulGrace, err)})
 	}
@@ -56,6 +59,9 @@ func (s *session) good(o Options) {
 	again := s.silent
 	s.silent, s.lastGood = false, time.Now()
 	s.mu.Unlock()
+	if again && o.Reached != nil {
+		o.Reached(true)
+	}
 	if again {
 		o.Report(Event{"Consul", "Consul is reached again"})
 	}

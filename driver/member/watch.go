@@ -163,6 +163,7 @@ func (l *loop) term(ctx context.Context, session string) {
 		again = line.again(d.Again)
 		if d.Head != nil {
 			index, again = 0, time.Time{} // look again at once: one step can lead to the next
+			line.before(ctx, *d.Head)
 			if ok, err := l.o.Store.Decide(ctx, session, headIndex, d); err != nil {
 				l.session.trouble(l.o, err)
 				pause(ctx, time.Second)

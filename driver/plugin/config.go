@@ -17,7 +17,11 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
+	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
+	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 func attr(name, kind string) *hclspec.Spec { return hclspec.NewAttr(name, kind, false) }
@@ -45,6 +49,24 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"cidr":      attr("cidr", "string"),
 		"address":   attr("address", "string"),
 	})),
+	"nccl":             ncclSpec,
+	"max_kill_timeout": withDefault("max_kill_timeout", "string", `"30s"`),
+	"notice": hclspec.NewBlock("notice", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"source":    withDefault("source", "string", `"none"`),
+		"path":      attr("path", "string"),
+		"address":   attr("address", "string"),
+		"period":    withDefault("period", "string", `"5s"`),
+		"rebalance": withDefault("rebalance", "bool", "true"),
+	})),
+	"metrics": hclspec.NewBlock("metrics", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"listen": withDefault("listen", "string", `"127.0.0.1:9501"`),
+	})),
+	"tracing": hclspec.NewBlock("tracing", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"endpoint": attr("endpoint", "string"),
+		"insecure": attr("insecure", "bool"),
+		"sample":   withDefault("sample", "number", "1"),
+	})),
+	"cgroup":       cgroupSpec,
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -70,8 +92,26 @@ type Config struct {
 		CIDR      string `codec:"cidr"`
 		Address   string `codec:"address"`
 	} `codec:"network"`
-	ConsulGrace string `codec:"consul_grace"`
-	SessionTTL  string `codec:"session_ttl"`
+	NCCL           NCCLConfig `codec:"nccl"`
+	MaxKillTimeout string     `codec:"max_kill_timeout"`
+	Notice         struct {
+		Source    string `codec:"source"`
+		Path      string `codec:"path"`
+		Address   string `codec:"address"`
+		Period    string `codec:"period"`
+		Rebalance bool   `codec:"rebalance"`
+	} `codec:"notice"`
+	Metrics struct {
+		Listen string `codec:"listen"`
+	} `codec:"metrics"`
+	Tracing struct {
+		Endpoint string  `codec:"endpoint"`
+		Insecure bool    `codec:"insecure"`
+		Sample   float64 `codec:"sample"`
+	} `codec:"tracing"`
+	Cgroup      CgroupConfig `codec:"cgroup"`
+	ConsulGrace string       `codec:"consul_grace"`
+	SessionTTL  string       `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
 	Topology string `codec:"topology"`
 	// Pool names the nodes that gangs compete for.
@@ -84,16 +124,23 @@ type settings struct {
 	iface       string
 	cidr        netip.Prefix
 	address     netip.Addr
+	notice      notice.Config
+	metrics     string // where to listen; empty: nowhere
+	tracing     trace.Config
 	consulGrace time.Duration
 	sessionTTL  time.Duration
 	topology    string
 	pool        string
+	nccl        NCCLConfig
+	// maxKillTimeout is the client's: no stop by Nomad takes longer.
+	maxKillTimeout time.Duration
+	cgroup         CgroupConfig
 }
 
 // read checks each field; it looks at no network.
 func (c Config) read() (settings, error) {
-	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul)}
-	errs := []error{s.consul.Validate()}
+	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul), cgroup: c.Cgroup, nccl: c.NCCL}
+	errs := []error{s.consul.Validate(), c.Cgroup.validate(), c.NCCL.validate()}
 	var err error
 	if len(s.pool) > maxPool {
 		errs = append(errs, fmt.Errorf("pool: %q; allowed are 1 to %d bytes", s.pool, maxPool))
@@ -108,6 +155,16 @@ func (c Config) read() (settings, error) {
 			errs = append(errs, fmt.Errorf("network.address: %q; allowed is an IP literal", c.Network.Address))
 		}
 	}
+	s.notice = notice.Config{Source: c.Notice.Source, Path: c.Notice.Path, Address: c.Notice.Address, Rebalance: c.Notice.Rebalance}
+	if s.notice.On() {
+		s.notice.Period, err = duration("notice.period", c.Notice.Period, 0)
+		errs = append(errs, err)
+	}
+	errs = append(errs, s.notice.Validate(), metrics.Validate(c.Metrics.Listen))
+	s.metrics, s.tracing = c.Metrics.Listen, trace.Config(c.Tracing)
+	errs = append(errs, s.tracing.Validate())
+	s.maxKillTimeout, err = duration("max_kill_timeout", cmp.Or(c.MaxKillTimeout, "30s"), time.Second)
+	errs = append(errs, err)
 	s.consulGrace, err = duration("consul_grace", c.ConsulGrace, 0)
 	errs = append(errs, err)
 	if s.sessionTTL, err = duration("session_ttl", c.SessionTTL, 10*time.Second); err == nil && s.sessionTTL > 24*time.Hour {
@@ -132,6 +189,9 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"work_dir":       attr("work_dir", "string"),
 	"nproc_per_node": withDefault("nproc_per_node", "number", "0"),
 	"framework":      attr("framework", "string"),
+	"launch":         withDefault("launch", "string", `"per_node"`),
+	"locality":       withDefault("locality", "bool", "true"),
+	"rlimits":        rlimitsSpec,
 	"gang": hclspec.NewBlock("gang", true, hclspec.NewObject(map[string]*hclspec.Spec{
 		"nodes":           hclspec.NewAttr("nodes", "number", true),
 		"ports":           withDefault("ports", "list(string)", `["gang_a", "gang_b"]`),
@@ -153,6 +213,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"grace":         withDefault("grace", "string", `"30s"`),
 		"failure_grace": withDefault("failure_grace", "string", `"5s"`),
 		"dir":           attr("dir", "string"),
+		"keep":          withDefault("keep", "number", "0"),
 	})),
 	"preflight": preflightSpec,
 	"progress":  progressSpec,
@@ -165,7 +226,11 @@ type TaskConfig struct {
 	WorkDir      string   `codec:"work_dir"`
 	NprocPerNode int      `codec:"nproc_per_node"`
 	Framework    string   `codec:"framework"`
-	Gang         struct {
+	Launch       string   `codec:"launch"`
+	// Locality: the processes keep to the CPUs and the memory near their GPUs.
+	Locality bool          `codec:"locality"`
+	Rlimits  RlimitsConfig `codec:"rlimits"`
+	Gang     struct {
 		Nodes          int      `codec:"nodes"`
 		Ports          []string `codec:"ports"`
 		Restarts       int      `codec:"restarts"`
@@ -186,6 +251,7 @@ type TaskConfig struct {
 		Grace        string `codec:"grace"`
 		FailureGrace string `codec:"failure_grace"`
 		Dir          string `codec:"dir"`
+		Keep         int    `codec:"keep"`
 	} `codec:"checkpoint"`
 	Preflight PreflightConfig `codec:"preflight"`
 	Progress  ProgressConfig  `codec:"progress"`
@@ -200,12 +266,20 @@ type taskSettings struct {
 	failureGrace time.Duration
 	preflight    preflight.Steps
 	progress     *progressSettings // nil: not asked for
+	limits       []runtime.Limit
 }
 
 // defaultPool is the pool of nodes whose configuration names none.
 const (
 	defaultPool = "default"
 	maxPool     = 128
+)
+
+// How a node's processes are started: one, which starts the others itself
+// (torchrun, mpirun), or one for each GPU.
+const (
+	launchPerNode = "per_node"
+	launchPerGPU  = "per_gpu"
 )
 
 // rasLabel is the port label that NCCL's RAS gets, where the group reserves one.
@@ -231,6 +305,9 @@ func (c TaskConfig) read() (taskSettings, error) {
 	if c.Framework != "" && c.Framework != "jax" {
 		take(fmt.Errorf(`framework: %q; allowed are "" and "jax"`, c.Framework))
 	}
+	if c.Launch != "" && c.Launch != launchPerNode && c.Launch != launchPerGPU {
+		take(fmt.Errorf("launch: %q; allowed are %q and %q", c.Launch, launchPerNode, launchPerGPU))
+	}
 	if len(c.Gang.Ports) != 2 || c.Gang.Ports[0] == c.Gang.Ports[1] {
 		take(fmt.Errorf("gang.ports: %q; allowed are two different labels of ports in the group's network block", c.Gang.Ports))
 	}
@@ -244,6 +321,8 @@ func (c TaskConfig) read() (taskSettings, error) {
 		take(fmt.Errorf("gang.run: %q; allowed are 1 to 128 bytes", c.Gang.Run))
 	}
 	var err error
+	s.limits, err = c.Rlimits.read()
+	take(err)
 	s.spec = gang.Spec{Nodes: c.Gang.Nodes, MinNodes: c.Gang.MinNodes, Restarts: c.Gang.Restarts,
 		Completion: gang.Completion(c.Gang.Completion), NoProgress: c.Gang.NoProgress}
 	s.spec.LastCall, err = duration("gang.last_call", c.Gang.LastCall, 0)
@@ -276,6 +355,9 @@ func (c TaskConfig) read() (taskSettings, error) {
 	take(err)
 	s.preflight, err = c.Preflight.read(s.spec.PrepareTimeout)
 	take(err)
+	if k := c.Checkpoint.Keep; k < 0 || k > 1_000_000 {
+		take(fmt.Errorf("checkpoint.keep: %d; allowed are 0 (the training's own choice) to 1000000", k))
+	}
 	if d := c.Checkpoint.Dir; d != "" && !filepath.IsAbs(d) {
 		take(fmt.Errorf("checkpoint.dir: %q; allowed is an absolute path", d))
 	}

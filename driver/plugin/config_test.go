@@ -57,6 +57,7 @@ func TestATaskGetsTheDefaults(t *testing.T) {
 	must.Eq(t, 10*time.Minute, s.spec.PrepareTimeout)
 	must.Eq(t, 5*time.Second, s.spec.FenceDelay)
 	must.Eq(t, syscall.SIGTERM, s.signal)
+	must.Eq(t, "per_node", parse(t, taskBlock).Launch)
 	must.Eq(t, 30*time.Second, s.grace)
 	whole := parse(t, strings.Replace(taskBlock, "gang {", "checkpoint {\n signal = \"sigusr1\"\n dir = \"/x\"\n}\n gang {", 1))
 	s, err = whole.read()
@@ -73,28 +74,29 @@ func TestEachFaultOfATaskIsNamedWithWhatIsAllowed(t *testing.T) {
 		return strings.Replace(taskBlock, `command = "/bin/sh"`, "command = \"/bin/sh\"\n"+line, 1)
 	}
 	for want, text := range map[string]string{
-		`gang.nodes: 0; allowed are 1 to 4096`:                    strings.Replace(taskBlock, "nodes = 2", "nodes = 0", 1),
-		`gang.nodes: -1; allowed are 1 to 4096`:                   strings.Replace(taskBlock, "nodes = 2", "nodes = -1", 1),
-		`gang.restarts: -1`:                                       in(`restarts = -1`),
-		`gang.form_timeout: "soon"; allowed is a duration`:        in(`form_timeout = "soon"`),
-		`gang.prepare_timeout: "0s"; allowed is a duration of at`: in(`prepare_timeout = "0s"`),
-		`gang.ports: ["a"]; allowed are two different labels`:     in(`ports = ["a"]`),
-		`gang.ports: ["a" "a"]`:                                   in(`ports = ["a", "a"]`),
-		`gang.min_nodes: 3; allowed are 0 (all) to gang.nodes, 2`: in(`min_nodes = 3`),
-		`gang.last_call: "x"`:                                     in(`last_call = "x"`),
-		`gang.grow_interval: "-1s"`:                               in(`grow_interval = "-1s"`),
-		`gang.completion: "some"; allowed are "all" and "rank0"`:  in(`completion = "some"`),
-		`gang.no_progress: -1`:                                    in(`no_progress = -1`),
-		`gang.priority: 0; allowed are 1 to 100`:                  in(`priority = 0`),
-		`gang.run: ""`:                                            in(`run = ""`),
-		`command: ""`:                                             strings.Replace(taskBlock, "/bin/sh", "", 1),
-		`work_dir: "here"; allowed is an absolute path`:           at(`work_dir = "here"`),
-		`nproc_per_node: -1`:                                      at(`nproc_per_node = -1`),
-		`framework: "tf"; allowed are "" and "jax"`:               at(`framework = "tf"`),
-		`checkpoint.signal: "SIGNO"; allowed are names such as`:   at("checkpoint {\n signal = \"SIGNO\"\n}"),
-		`checkpoint.failure_grace: "x"`:                           at("checkpoint {\n failure_grace = \"x\"\n}"),
-		`checkpoint.grace: "-1s"`:                                 at("checkpoint {\n grace = \"-1s\"\n}"),
-		`checkpoint.dir: "ckpt"; allowed is an absolute path`:     at("checkpoint {\n dir = \"ckpt\"\n}"),
+		`gang.nodes: 0; allowed are 1 to 4096`:                     strings.Replace(taskBlock, "nodes = 2", "nodes = 0", 1),
+		`gang.nodes: -1; allowed are 1 to 4096`:                    strings.Replace(taskBlock, "nodes = 2", "nodes = -1", 1),
+		`gang.restarts: -1`:                                        in(`restarts = -1`),
+		`gang.form_timeout: "soon"; allowed is a duration`:         in(`form_timeout = "soon"`),
+		`gang.prepare_timeout: "0s"; allowed is a duration of at`:  in(`prepare_timeout = "0s"`),
+		`gang.ports: ["a"]; allowed are two different labels`:      in(`ports = ["a"]`),
+		`gang.ports: ["a" "a"]`:                                    in(`ports = ["a", "a"]`),
+		`gang.min_nodes: 3; allowed are 0 (all) to gang.nodes, 2`:  in(`min_nodes = 3`),
+		`gang.last_call: "x"`:                                      in(`last_call = "x"`),
+		`gang.grow_interval: "-1s"`:                                in(`grow_interval = "-1s"`),
+		`gang.completion: "some"; allowed are "all" and "rank0"`:   in(`completion = "some"`),
+		`gang.no_progress: -1`:                                     in(`no_progress = -1`),
+		`gang.priority: 0; allowed are 1 to 100`:                   in(`priority = 0`),
+		`gang.run: ""`:                                             in(`run = ""`),
+		`command: ""`:                                              strings.Replace(taskBlock, "/bin/sh", "", 1),
+		`work_dir: "here"; allowed is an absolute path`:            at(`work_dir = "here"`),
+		`nproc_per_node: -1`:                                       at(`nproc_per_node = -1`),
+		`framework: "tf"; allowed are "" and "jax"`:                at(`framework = "tf"`),
+		`checkpoint.signal: "SIGNO"; allowed are names such as`:    at("checkpoint {\n signal = \"SIGNO\"\n}"),
+		`checkpoint.failure_grace: "x"`:                            at("checkpoint {\n failure_grace = \"x\"\n}"),
+		`checkpoint.grace: "-1s"`:                                  at("checkpoint {\n grace = \"-1s\"\n}"),
+		`checkpoint.dir: "ckpt"; allowed is an absolute path`:      at("checkpoint {\n dir = \"ckpt\"\n}"),
+		`launch: "per_rank"; allowed are "per_node" and "per_gpu"`: at(`launch = "per_rank"`),
 	} {
 		_, err := parse(t, text).read()
 		must.ErrorContains(t, err, want)
@@ -111,6 +113,10 @@ func TestEachFaultOfThePluginsConfigurationIsNamed(t *testing.T) {
 		`consul.token and consul.token_file`:                       func(c *Config) { c.Consul.Token, c.Consul.TokenFile = "secret", "/dev/null" },
 		`consul.ca_file: stat /no/such`:                            func(c *Config) { c.Consul.CAFile = "/no/such" },
 		`consul.cert_file and consul.key_file: only one`:           func(c *Config) { c.Consul.CertFile = "/dev/null" },
+		`notice.source: "gcp"`:                                     func(c *Config) { c.Notice.Source = "gcp" },
+		`notice.period: "often"`:                                   func(c *Config) { c.Notice.Source, c.Notice.Period = "aws", "often" },
+		`metrics.listen: ":9501"`:                                  func(c *Config) { c.Metrics.Listen = ":9501" },
+		`tracing.endpoint: "otel"`:                                 func(c *Config) { c.Tracing.Endpoint = "otel" },
 		`consul.prefix: "/x"`:                                      func(c *Config) { c.Consul.Prefix = "/x" },
 	} {
 		c := Config{ConsulGrace: "5m", SessionTTL: "15s"}

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +23,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
+	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
+	"github.com/nomad-gpu/nomad-gpu/driver/notice"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 // Name is the driver's name in a jobspec.
@@ -46,7 +51,11 @@ type Driver struct {
 	tasks    tasks
 	settings settings
 	consul   *consulapi.Client
-	sweep    sync.Once
+	// background starts what runs as long as the driver does.
+	background sync.Once
+	notices    notices
+	ledger     *metrics.Ledger
+	tracer     *trace.Tracer // nil: off
 }
 
 var _ drivers.DriverPlugin = (*Driver)(nil)
@@ -54,7 +63,8 @@ var _ drivers.DriverPlugin = (*Driver)(nil)
 // New makes the plugin; ctx is its life.
 func New(ctx context.Context, logger hclog.Logger) *Driver {
 	logger = logger.Named(Name)
-	return &Driver{ctx: ctx, logger: logger, events: eventer.NewEventer(ctx, logger), tasks: tasks{byID: map[string]*task{}}}
+	return &Driver{ctx: ctx, logger: logger, events: eventer.NewEventer(ctx, logger), tasks: tasks{byID: map[string]*task{}},
+		notices: notices{changed: make(chan struct{}, 1)}, ledger: metrics.NewLedger()}
 }
 
 // PluginInfo names the plugin.
@@ -77,6 +87,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		}
 	} else {
 		config.ConsulGrace, config.SessionTTL = "5m", "15s"
+		config.Cgroup = CgroupConfig{Parent: defaultCgroupParent, PIDsLimit: defaultPIDs, LimitDevices: true}
 	}
 	s, err := config.read()
 	if err != nil {
@@ -86,7 +97,11 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	if err != nil {
 		return fmt.Errorf("nomad-driver-nccl: %w", err)
 	}
-	d.settings, d.consul = s, client
+	tracer, err := d.newTracer(s.tracing)
+	if err != nil {
+		return fmt.Errorf("nomad-driver-nccl: %w", err)
+	}
+	d.settings, d.consul, d.tracer = s, client, tracer
 	return nil
 }
 
@@ -97,11 +112,15 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 }
 
 // Fingerprint tells Nomad whether gangs can be joined from here: a node that
-// does not reach Consul takes no new tasks.
+// does not reach Consul, or is about to be taken away, takes no new tasks.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
 	ch := make(chan *drivers.Fingerprint)
 	go func() {
-		d.sweep.Do(func() { go d.sweepGangs() })
+		d.background.Do(func() {
+			go d.sweepGangs()
+			go d.watchNotices()
+			go d.serveMetrics()
+		})
 		failures := 1 // at the start the first failure counts
 		for {
 			err := d.reachConsul(ctx)
@@ -113,11 +132,12 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 			select {
 			case <-ctx.Done():
 				return
-			case ch <- fingerprint(err, failures):
+			case ch <- fingerprint(err, failures, d.notices.current()):
 			}
 			select {
 			case <-ctx.Done():
 				return
+			case <-d.notices.changed:
 			case <-time.After(fingerprintPeriod):
 			}
 		}
@@ -126,7 +146,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 }
 
 // fingerprint forgives one failure: a leader election is short.
-func fingerprint(err error, failures int) *drivers.Fingerprint {
+func fingerprint(err error, failures int, n *notice.Notice) *drivers.Fingerprint {
 	f := &drivers.Fingerprint{Health: drivers.HealthStateHealthy, HealthDescription: "gangs can be joined",
 		Attributes: map[string]*structs.Attribute{
 			"driver." + Name:              structs.NewBoolAttribute(true),
@@ -134,6 +154,9 @@ func fingerprint(err error, failures int) *drivers.Fingerprint {
 		}}
 	if err != nil && failures >= 2 {
 		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, fmt.Sprintf("Consul cannot be reached, and gangs form through it: %v", err)
+	}
+	if n != nil {
+		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, n.String()+"; this node takes no new gangs"
 	}
 	return f
 }
@@ -222,7 +245,7 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 		d.emit(t.cfg, "Warning", fmt.Sprintf("kill_timeout, as the client allows it, is %s: shorter than checkpoint.grace %s", timeout, want))
 	}
 	t.runner.stopWith(sig, timeout)
-	t.askLeave()
+	t.askLeave("")
 	select {
 	case <-t.done:
 	case <-d.ctx.Done():
@@ -304,6 +327,12 @@ func (ts *tasks) put(t *task) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.byID[t.cfg.ID] = t
+}
+
+func (ts *tasks) all() []*task {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return slices.Collect(maps.Values(ts.byID))
 }
 
 func (ts *tasks) remove(id string) {

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
 // runner makes each generation's process of one task, in a directory of its
@@ -29,8 +30,13 @@ type runner struct {
 	check    *preflight.Check
 	progress *follower // nil: not asked for
 	exits    chan gang.Exit
+	tracer   *trace.Tracer // nil: off
 	// failureGrace is what the process gets to end where the stop is not planned.
 	failureGrace time.Duration
+	// locality: the processes run near their GPUs, on these cores of Nomad's
+	// (a list; empty: all).
+	locality bool
+	cores    string
 
 	mu         sync.Mutex
 	signal     syscall.Signal
@@ -56,7 +62,9 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return fmt.Errorf("checkpoint.dir: %q is no directory", dir)
 		}
 	}
-	env := environ.Environment(a, r.settings)
+	settings := r.settings
+	settings.TraceParent = r.tracer.Parent(a.Key, a.Self().Alloc, a.Generation)
+	env := environ.Environment(a, settings)
 	if r.progress != nil {
 		env["GANG_PROGRESS_FILE"] = r.progress.path
 	}
@@ -68,9 +76,7 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 			return err
 		}
 	}
-	spec := r.spec
-	spec.Env = environ.List(env)
-	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), spec)
+	p, err := r.runtime.Create(ctx, r.generationDir(a.Generation), r.specOf(a, env))
 	if err != nil {
 		return err
 	}
@@ -82,6 +88,33 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 		return os.RemoveAll(r.generationDir(old))
 	}
 	return nil
+}
+
+// specOf is what to run for this generation, in this environment.
+func (r *runner) specOf(a gang.Assignment, env map[string]string) runtime.Spec {
+	spec := r.spec
+	spec.Env = environ.List(env)
+	if r.settings.PerGPU {
+		for _, rank := range environ.Ranks(a, r.settings) {
+			spec.Ranks = append(spec.Ranks, runtime.Rank{Number: rank.Number, Env: environ.List(rank.Env)})
+		}
+	}
+	if spec.Cgroup != nil {
+		own := *spec.Cgroup
+		own.Path += "." + strconv.FormatUint(a.Generation, 10)
+		spec.Cgroup = &own
+	}
+	if r.locality {
+		near, err := environ.Near(r.settings.Device, r.cores, len(spec.Ranks))
+		if err != nil {
+			spec.Warn("the processes are not bound to the CPUs near their GPUs: " + err.Error())
+		}
+		spec.CPUs, spec.MemoryNodes = near.CPUs, near.MemoryNodes
+		for i, cpus := range near.Ranks {
+			spec.Ranks[i].CPUs = cpus
+		}
+	}
+	return spec
 }
 
 // attach takes up the process of a former life of the driver.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -39,6 +40,9 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if _, ok := d.tasks.get(cfg.ID); ok {
 		return nil, nil, fmt.Errorf("task %s is started already", cfg.ID)
 	}
+	if n := d.notices.current(); n != nil {
+		return nil, nil, fmt.Errorf("%s; this node takes no new gangs", n)
+	}
 	t, err := d.newTask(cfg, time.Now())
 	if err != nil {
 		return nil, nil, err
@@ -48,8 +52,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err := handle.SetDriverState(&handleState{StartedAt: t.started}); err != nil {
 		return nil, nil, fmt.Errorf("keep the task's state: %w", err)
 	}
-	d.tasks.put(t)
-	go t.run(d.ctx)
+	d.begin(t)
 	return handle, nil, nil
 }
 
@@ -85,9 +88,17 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		}
 		d.logger.Info("recovered", "alloc", handle.Config.AllocID, "generation", state.Record.Generation, "phase", state.Record.Phase, "attached", t.options.Running)
 	}
-	d.tasks.put(t)
-	go t.run(d.ctx)
+	d.begin(t)
 	return nil
+}
+
+// begin runs a task; a notice that came while it was made counts for it too.
+func (d *Driver) begin(t *task) {
+	d.tasks.put(t)
+	if n := d.notices.current(); n != nil {
+		d.interrupt(t, *n)
+	}
+	go t.run(d.ctx)
 }
 
 // newTask checks all that can be checked before the gang is joined.
@@ -139,14 +150,21 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		workDir = dir.Dir
 	}
 	own := filepath.Join(dir.Dir, ".nccl")
+	cores := ""
+	if l := cfg.Resources.LinuxResources; l != nil {
+		cores = l.CpusetCpus
+	}
 	t := &task{cfg: cfg, started: started, leave: make(chan struct{}), done: make(chan struct{}),
 		state: &stateFile{path: filepath.Join(own, "state.json")},
 		runner: &runner{
 			runtime: process.Runtime{Marker: "NOMAD_ALLOC_ID=" + cfg.AllocID},
 			dir:     filepath.Join(own, "generations"),
-			spec:    runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath},
+			spec: runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath,
+				Limits: ts.limits, Cgroup: d.settings.cgroup.cgroup(cfg, gpus), Warn: d.warnOnce(cfg)},
+			locality: tc.Locality, cores: cores,
 			settings: environ.Settings{Task: cfg.Env, Device: cfg.DeviceEnv, Interface: interfaceOf(address), Hostfile: filepath.Join(dir.LocalDir, "hostfile"),
-				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, RASPort: ras},
+				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, CheckpointKeep: tc.Checkpoint.Keep,
+				RASPort: ras, PerGPU: tc.Launch == launchPerGPU, NCCL: d.settings.nccl.environment(tc.Gang.Priority)},
 			check: d.preflightOf(cfg, ts.preflight, len(gpus)),
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace, failureGrace: ts.failureGrace,
 		}}
@@ -156,5 +174,20 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		Store:      consul.New(d.consul, d.settings.consul.Prefix, key, "nccl "+cfg.AllocID, d.settings.sessionTTL),
 		SessionTTL: d.settings.sessionTTL, ConsulGrace: d.settings.consulGrace, DisagreeGrace: disagreeGrace,
 		Save: t.state.save, Report: func(e member.Event) { d.emit(cfg, e.Kind, e.Message) }}
+	d.watched(t)
 	return t, nil
+}
+
+// warnOnce tells each warning of a task once, however many generations meet it.
+func (d *Driver) warnOnce(cfg *drivers.TaskConfig) func(string) {
+	var mu sync.Mutex
+	told := map[string]bool{}
+	return func(message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !told[message] {
+			told[message] = true
+			d.emit(cfg, "Warning", message)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -25,8 +26,10 @@ type task struct {
 	options member.Options
 	state   *stateFile
 	started time.Time
+	over    func(member.Result) // tells the end to whoever watches
 
 	leaveOnce sync.Once
+	cause     atomic.Pointer[string] // why it was asked to leave, if not by Nomad
 	leave     chan struct{}
 	done      chan struct{} // closed once result stands
 	result    member.Result
@@ -41,6 +44,7 @@ func (t *task) run(ctx context.Context) {
 	go holdLog(logs, t.cfg.StderrPath)
 	r := member.Run(ctx, t.options)
 	t.runner.detach()
+	t.over(r)
 	if r.Detached {
 		return
 	}
@@ -61,13 +65,24 @@ func (t *task) exit() *drivers.ExitResult {
 		if x := t.result.Exit; x != nil && !x.OK() {
 			r.ExitCode, r.Signal, r.OOMKilled = max(x.Code, 1), x.Signal, x.OOM
 		}
+	case t.cause.Load() != nil: // Nomad did not ask for the end, so it places another
+		r.ExitCode, r.Err = 1, errors.New(*t.cause.Load())
 	case t.result.Exit != nil: // it left as it was asked to
 		r.ExitCode, r.Signal = t.result.Exit.Code, t.result.Exit.Signal
 	}
 	return r
 }
 
-func (t *task) askLeave() { t.leaveOnce.Do(func() { close(t.leave) }) }
+// askLeave makes the member leave its gang, once. A cause makes the task's end
+// a failure with that reason; the empty one is Nomad's own wish.
+func (t *task) askLeave(cause string) {
+	t.leaveOnce.Do(func() {
+		if cause != "" {
+			t.cause.Store(&cause)
+		}
+		close(t.leave)
+	})
+}
 
 // status is what `nomad alloc status` and the driver's own list show.
 func (t *task) status() *drivers.TaskStatus {

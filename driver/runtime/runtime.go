@@ -26,6 +26,68 @@ type Spec struct {
 	// Stdout and Stderr are the named pipes that Nomad reads the output from.
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
+	// Ranks are the processes to start, where the driver starts one for each
+	// GPU; empty: one process, with Env alone.
+	Ranks []Rank `json:"ranks,omitempty"`
+	// Cgroup is the processes' own; nil: none is made.
+	Cgroup *Cgroup `json:"cgroup,omitempty"`
+	// Limits are set for each process.
+	Limits []Limit `json:"limits,omitempty"`
+	// CPUs are those that the processes keep to, as a list such as "0-3,8", and
+	// MemoryNodes those that memory is taken from first; empty: no matter which.
+	CPUs        string `json:"cpus,omitempty"`
+	MemoryNodes string `json:"memory_nodes,omitempty"`
+	// Warn is told what could not be had and was not asked for; may be nil.
+	Warn func(string) `json:"-"`
+}
+
+// Cgroup is what the processes of one generation may use together.
+type Cgroup struct {
+	// Path is its place from the root of the hierarchies, such as "/nomad-nccl/x".
+	Path string `json:"path"`
+	// Required: where it cannot be made nothing runs.
+	Required bool `json:"required,omitempty"`
+	// CPUShares is Nomad's measure, in MHz: under contention the CPU time is
+	// shared in proportion; 0: the kernel's default.
+	CPUShares uint64 `json:"cpu_shares,omitempty"`
+	// CPUs are the reserved cores as a list such as "0-3,8"; empty: all.
+	CPUs string `json:"cpus,omitempty"`
+	// MemoryBytes is the most memory; 0: no limit.
+	MemoryBytes int64 `json:"memory_bytes,omitempty"`
+	// PIDs is the most processes and threads; 0: no limit.
+	PIDs int64 `json:"pids,omitempty"`
+	// Devices are the device nodes that may be opened; nil: all.
+	Devices *Devices `json:"devices,omitempty"`
+}
+
+// Devices are the device nodes that processes may open beside the usual ones
+// (null, random, terminals, RDMA and such).
+type Devices struct {
+	// GPUs are the reserved ones by UUID.
+	GPUs []string `json:"gpus,omitempty"`
+	// Nodes are paths of more device nodes; each must exist.
+	Nodes []string `json:"nodes,omitempty"`
+}
+
+// Rank is one process of several on a node.
+type Rank struct {
+	// Number is the rank in the whole gang.
+	Number int `json:"number"`
+	// Env is added to the Spec's, NAME=value.
+	Env []string `json:"env"`
+	// CPUs are the rank's own, in place of the Spec's; may be empty.
+	CPUs string `json:"cpus,omitempty"`
+}
+
+// Limit is one limit of a process's resources (setrlimit(2)).
+type Limit struct {
+	// Name is core, memlock, nofile or stack.
+	Name string `json:"name"`
+	// Value is in bytes, for nofile a number of files; the greatest value: unlimited.
+	Value uint64 `json:"value"`
+	// Asked: the user wants just this. Otherwise it is raised as far as the
+	// host allows.
+	Asked bool `json:"asked,omitempty"`
 }
 
 // Runtime makes processes. A process outlives the driver: its state stands in

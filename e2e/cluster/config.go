@@ -10,8 +10,12 @@ import (
 	"strings"
 )
 
-// AgentURL stands in Client.Devices for the URL of the client's own agent.
-const AgentURL = "<agent>"
+// AgentURL stands in Client.Devices for the URL of the client's own agent, and
+// HostAddress for its host's IP address.
+const (
+	AgentURL    = "<agent>"
+	HostAddress = "<host>"
+)
 
 func consulConfig(c *Cluster) string {
 	return fmt.Sprintf(`
@@ -142,6 +146,6 @@ plugin "nomad-driver-nccl" {
     %s
   }
 }
-`, profile, strings.ReplaceAll(wanted.Devices, AgentURL, fmt.Sprintf("http://%s:%d", h.address, c.port)), c.ConsulAddress(), h.address, wanted.Driver)
+`, profile, strings.NewReplacer(AgentURL, fmt.Sprintf("http://%s:%d", h.address, c.port), HostAddress, h.address).Replace(wanted.Devices), c.ConsulAddress(), h.address, wanted.Driver)
 	return b.String()
 }

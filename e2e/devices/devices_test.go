@@ -7,7 +7,9 @@ package devices
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -370,4 +372,33 @@ func TestThePluginsPlacementGivesPairsWhateverNomadPicks(t *testing.T) {
 		}
 	}
 	must.Eq(t, []int{4, 4}, slices.Collect(maps.Values(pairs)))
+}
+
+func TestMetricsNameTheJobThatHasAGPU(t *testing.T) {
+	w := newWorld(t, cluster.Client{Name: "hopper", Profile: "dgx-h100", Devices: fmt.Sprintf(`
+    metrics { listen = "%s:9543" }
+    nomad { address = %q }
+    state_dir = %q
+    power { limit = "350W" }`, cluster.HostAddress, cluster.AgentURL, t.TempDir())})
+	w.run("train", `device "nvidia/gpu" {}`)
+	a, ids := w.running("train")
+	host := strings.Split(w.node("hopper").HTTPAddr, ":")[0]
+	label := fmt.Sprintf(`allocation="%s",gpu="`, a.ID)
+	must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "the metrics name the job", func() (bool, string, error) {
+		r, err := http.Get("http://" + host + ":9543/metrics")
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		defer r.Body.Close()
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return false, "", err
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "gpu_power_limit_watts{"+label) && strings.Contains(line, `job="train"`) && strings.Contains(line, ids[0]) && strings.HasSuffix(line, "} 350\n") {
+				return true, "", nil
+			}
+		}
+		return false, string(text[:min(len(text), 2000)]), nil
+	}))
 }

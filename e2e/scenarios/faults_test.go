@@ -19,11 +19,12 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/e2e/peers"
 )
 
-// five are one node more than a training of four needs.
-func five(t *testing.T) *world {
+// five are one node more than a training of four needs; driver is more of the
+// driver's configuration, in which NAME stands for the node's name.
+func five(t *testing.T, driver ...string) *world {
 	var clients []cluster.Client
 	for _, name := range []string{"one", "two", "three", "four", "five"} {
-		clients = append(clients, cluster.Client{Name: name, NodePool: "gpu", Profile: "dgx-h100"})
+		clients = append(clients, cluster.Client{Name: name, NodePool: "gpu", Profile: "dgx-h100", Driver: strings.ReplaceAll(strings.Join(driver, "\n"), "NAME", name)})
 	}
 	return newWorldOf(t, clients...)
 }
@@ -204,6 +205,31 @@ func TestADrainedNodeLosesNothing(t *testing.T) {
 	must.NotEq(t, out, w.member("drained", 2, 2), must.Sprint("the replacement takes the rank"))
 	tr.ends(2, 4)
 	w.nothingLeft("drained")
+}
+
+func TestANoticeOfInterruptionLosesNothing(t *testing.T) {
+	notices := t.TempDir()
+	w := five(t, "notice {\n source = \"file\"\n path = \""+notices+"/NAME\"\n period = \"1s\"\n}")
+	tr := w.train("noticed", "restarts = 0")
+	tr.until("generation 1 trains", func(e event) bool { return e.Event == "step" && e.Step >= 10 })
+	node := w.member("noticed", 1, 1)
+	must.NoError(t, os.WriteFile(filepath.Join(notices, node), []byte("spot capacity is taken back\n"), 0o644))
+	resumed := tr.until("generation 2 goes on", func(e event) bool { return e.Event == "resume" && e.Generation == 2 })
+	saved := 0
+	for _, e := range tr.events() {
+		if e.Event == "step" && e.Generation == 1 {
+			saved = max(saved, e.Step)
+		}
+	}
+	must.GreaterEq(t, saved, resumed.Step, must.Sprint("steps were lost"))
+	must.StrContains(t, w.events("noticed"), "spot capacity is taken back")
+	n, _, err := w.Nomad().Nodes().Info(w.node(node), nil)
+	must.NoError(t, err)
+	must.False(t, n.Drivers["nccl"].Healthy, must.Sprint("the node takes new gangs"))
+	must.StrContains(t, n.Drivers["nccl"].HealthDescription, "spot capacity is taken back")
+	must.NotEq(t, node, w.member("noticed", 2, 1))
+	tr.ends(2, 4)
+	w.nothingLeft("noticed")
 }
 
 func TestAnElasticGangGoesOnWithoutALostNodeAndTakesItBack(t *testing.T) {

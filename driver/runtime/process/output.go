@@ -8,79 +8,62 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
-const (
-	// bufferSize is how much output waits for Nomad while nobody reads.
-	bufferSize = 1 << 20
-	tailLines  = 20
-	tailWidth  = 300
-)
+// bufferSize is how much output waits for Nomad while nobody reads, in bytes.
+const bufferSize = 1 << 20
 
-// pump passes one stream on to a named pipe of Nomad. The reader goes and
-// comes with the agent: the pipe is opened again then. The process is held up
-// only by a reader that is there and slow; while there is none, the oldest
-// output gives way, and a line says how much.
+// pump passes the streams of one or more processes on to a named pipe of
+// Nomad. The reader goes and comes with the agent: the pipe is opened again
+// then. The processes are held up only by a reader that is there and slow;
+// while there is none, the oldest output gives way, and a line says how much.
 type pump struct {
-	path  string
-	read  *os.File
-	write *os.File // for the process
-	tail  *tail
+	path string
 
 	mu      sync.Mutex
 	change  *sync.Cond
 	buffer  []byte
 	dropped int
 	open    bool // a reader is there
-	ended   bool // the process closed the stream
+	sources int  // streams that a process may still write to
 	done    chan struct{}
 }
 
-func newPump(path string, t *tail) (*pump, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	p := &pump{path: path, read: r, write: w, tail: t, done: make(chan struct{})}
+// newPump makes a pump for so many sources.
+func newPump(path string, sources int) *pump {
+	p := &pump{path: path, sources: sources, done: make(chan struct{})}
 	p.change = sync.NewCond(&p.mu)
-	go p.fill()
 	go p.pass()
-	return p, nil
+	return p
 }
 
-// fill reads from the process.
-func (p *pump) fill() {
-	chunk := make([]byte, 64<<10)
-	for {
-		n, err := p.read.Read(chunk)
-		if n > 0 {
-			if p.tail != nil {
-				p.tail.add(chunk[:n])
-			}
-			p.mu.Lock()
-			for len(p.buffer)+n > bufferSize && p.open {
-				p.change.Wait()
-			}
-			p.buffer = append(p.buffer, chunk[:n]...)
-			if over := len(p.buffer) - bufferSize; over > 0 {
-				p.dropped += over
-				p.buffer = append(p.buffer[:0], p.buffer[over:]...)
-			}
-			p.change.Broadcast()
-			p.mu.Unlock()
-		}
-		if err != nil {
-			p.mu.Lock()
-			p.ended = true
-			p.change.Broadcast()
-			p.mu.Unlock()
-			return
-		}
+// add takes output for the pipe, as a whole.
+func (p *pump) add(data []byte) {
+	if len(data) == 0 {
+		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.buffer)+len(data) > bufferSize && len(p.buffer) > 0 && p.open {
+		p.change.Wait()
+	}
+	p.buffer = append(p.buffer, data...)
+	if over := len(p.buffer) - bufferSize; over > 0 && !p.open {
+		p.dropped += over
+		p.buffer = append(p.buffer[:0], p.buffer[over:]...)
+	}
+	p.change.Broadcast()
+}
+
+// end tells that one source will write no more.
+func (p *pump) end() {
+	p.mu.Lock()
+	p.sources--
+	p.change.Broadcast()
+	p.mu.Unlock()
 }
 
 // pass writes to Nomad. It holds the pipe open from the start, with or without
@@ -107,7 +90,7 @@ func (p *pump) pass() {
 			}
 		}
 		p.mu.Lock()
-		for len(p.buffer) == 0 && !p.ended {
+		for len(p.buffer) == 0 && p.sources > 0 {
 			p.change.Wait()
 		}
 		if len(p.buffer) == 0 {
@@ -138,7 +121,7 @@ func (p *pump) pass() {
 func (p *pump) isOver() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ended && len(p.buffer) == 0
+	return p.sources == 0 && len(p.buffer) == 0
 }
 
 func (p *pump) setOpen(open bool) {
@@ -154,39 +137,4 @@ func (p *pump) drain(ctx context.Context) {
 	case <-p.done:
 	case <-ctx.Done():
 	}
-}
-
-// tail keeps the last lines of a stream.
-type tail struct {
-	mu   sync.Mutex
-	kept []string
-	part []byte
-}
-
-func (t *tail) add(data []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for line := range bytes.Lines(data) {
-		whole := bytes.HasSuffix(line, []byte("\n"))
-		if len(t.part) < tailWidth {
-			t.part = append(t.part, line[:min(len(line), tailWidth)]...)
-		}
-		if whole {
-			t.keep()
-		}
-	}
-}
-
-func (t *tail) keep() {
-	if line := strings.TrimSpace(strings.ToValidUTF8(string(t.part), "?")); line != "" {
-		t.kept = append(t.kept[max(0, len(t.kept)-tailLines+1):], line)
-	}
-	t.part = t.part[:0]
-}
-
-func (t *tail) lines() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.keep()
-	return t.kept
 }

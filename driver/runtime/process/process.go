@@ -83,6 +83,11 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 	if a.Err != "" {
 		return nil, errors.New(a.Err)
 	}
+	if s.Warn != nil {
+		for _, w := range a.Warnings {
+			s.Warn(w)
+		}
+	}
 	return r.Attach(ctx, dir)
 }
 
@@ -184,23 +189,36 @@ func (p *process) Wait(ctx context.Context) (gang.Exit, error) {
 // orphaned ends what a killed supervisor leaves.
 func (p *process) orphaned() gang.Exit {
 	p.sweep.Do(func() {
-		var own identity
-		if readFile(p.dir, "process.json", &own) == nil {
+		for _, own := range p.processes() {
 			syscall.Kill(-own.PID, syscall.SIGKILL)
 		}
 		if p.marker != "" {
 			killMarked(p.marker)
+		}
+		var path string
+		if readFile(p.dir, cgroupFile, &path) == nil {
+			if g, err := loadGroup(path); err == nil {
+				_ = removeGroup(g) // what is left of it, the next generation's supervisor cannot meet: its name is another
+			}
 		}
 	})
 	return gang.Exit{Err: "lost its supervisor, which was killed"}
 }
 
 func (p *process) PID() int {
-	var own identity
-	if readFile(p.dir, "process.json", &own) != nil {
-		return 0
+	if all := p.processes(); len(all) > 0 {
+		return all[0].PID
 	}
-	return own.PID
+	return 0
+}
+
+// processes are those started, in rank order; none before the start.
+func (p *process) processes() []identity {
+	var all []identity
+	if readFile(p.dir, processesFile, &all) != nil {
+		return nil
+	}
+	return all
 }
 
 func (p *process) Usage() (runtime.Usage, error) {

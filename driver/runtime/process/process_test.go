@@ -41,7 +41,12 @@ func TestMain(m *testing.M) {
 		}
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	parents, _ := filepath.Glob("/sys/fs/cgroup/*/nomad-nccl-test")
+	for _, dir := range append(parents, "/sys/fs/cgroup/nomad-nccl-test") {
+		os.Remove(dir)
+	}
+	os.Exit(code)
 }
 
 // shell runs a script; the tests' own, no user's string is in it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package process runs a generation as a process of the host, under a small
-// supervisor that outlives the driver.
+// Package process runs a generation as one process of the host, or one for
+// each GPU, under a small supervisor that outlives the driver.
 //
 // The driver starts its own program again with the argument "supervise" and a
 // directory. The supervisor leads a session of its own and adopts orphans
@@ -9,7 +9,7 @@
 // socket in the directory, passes output on to Nomad's log pipes, and leaves
 // the exit in a file, so that neither is lost while no driver runs.
 //
-//	driver ── socket "control" ──▶ supervisor ──▶ process ──▶ children
+//	driver ── socket "control" ──▶ supervisor ──▶ processes ──▶ children
 //	       ◀── file "exit.json" ──     │
 //	Nomad's logs ◀── named pipes ──────┘
 package process
@@ -17,16 +17,11 @@ package process
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
 	goruntime "runtime"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -35,6 +30,9 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
+
+// processesFile holds the identities of the processes, once they run.
+const processesFile = "processes.json"
 
 // Argument makes the driver's program a supervisor.
 const Argument = "supervise"
@@ -47,9 +45,10 @@ type request struct {
 }
 
 type answer struct {
-	Err  string     `json:"err,omitempty"`
-	PID  int        `json:"pid,omitempty"`
-	Exit *gang.Exit `json:"exit,omitempty"`
+	Err string `json:"err,omitempty"`
+	// Warnings are what could not be had and was not asked for.
+	Warnings []string   `json:"warnings,omitempty"`
+	Exit     *gang.Exit `json:"exit,omitempty"`
 }
 
 // identity tells a supervisor from another process that got its number later.
@@ -61,17 +60,24 @@ type identity struct {
 // Supervise is the supervisor's whole life. It tells on ready, an open file,
 // that it can be asked, or why not.
 func Supervise(dir string, ready *os.File) error {
+	// One thread starts the processes: a process's death signal comes when that
+	// thread ends (PR_SET_PDEATHSIG, prctl(2)), and its cgroup, CPUs and memory
+	// policy are what the process begins with.
+	goruntime.LockOSThread()
 	s, err := newSupervisor(dir)
 	var listener *net.UnixListener
 	if err == nil {
 		listener, err = listen(dir)
 	}
 	if err != nil {
+		if s != nil {
+			s.dropGroup()
+		}
 		json.NewEncoder(ready).Encode(answer{Err: err.Error()})
 		ready.Close()
 		return err
 	}
-	json.NewEncoder(ready).Encode(answer{})
+	json.NewEncoder(ready).Encode(answer{Warnings: s.warnings})
 	ready.Close()
 	go s.serve(listener)
 	s.run()
@@ -81,14 +87,16 @@ func Supervise(dir string, ready *os.File) error {
 
 type supervisor struct {
 	dir     string
-	cmd     *exec.Cmd
+	workers []*worker
 	output  []*pump
-	tail    *tail
+	group   group // nil: they have no cgroup of their own
 	start   chan chan error
 	stop    chan request
 	started chan struct{} // closed once the process runs
 	over    chan struct{} // closed once exit stands
 	exit    gang.Exit
+	// warnings come up while it is made
+	warnings []string
 }
 
 func newSupervisor(dir string) (*supervisor, error) {
@@ -109,115 +117,82 @@ func newSupervisor(dir string) (*supervisor, error) {
 	if err := json.Unmarshal(data, &spec); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	s := &supervisor{dir: dir, tail: &tail{}, start: make(chan chan error), stop: make(chan request),
+	s := &supervisor{dir: dir, start: make(chan chan error), stop: make(chan request),
 		started: make(chan struct{}), over: make(chan struct{})}
-	command, err := lookPath(spec)
-	if err != nil {
+	if s.workers, err = newWorkers(spec); err != nil {
 		return nil, err
 	}
-	s.cmd = &exec.Cmd{Path: command, Args: append([]string{spec.Command}, spec.Args...), Env: spec.Env, Dir: spec.Dir,
-		// A process whose supervisor was killed ends too; its number is that
-		// of its group, for signals to it and its children.
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}}
-	if spec.User != "" {
-		if s.cmd.SysProcAttr.Credential, err = credential(spec.User); err != nil {
+	out, errs := newPump(spec.Stdout, len(s.workers)), newPump(spec.Stderr, len(s.workers))
+	s.output = []*pump{out, errs}
+	for _, w := range s.workers {
+		if err := w.connect(out, errs); err != nil {
 			return nil, err
 		}
 	}
-	out, err := newPump(spec.Stdout, nil)
+	warnings, err := ownLimits.apply(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
-	errs, err := newPump(spec.Stderr, s.tail)
-	if err != nil {
-		return nil, err
-	}
-	s.output = []*pump{out, errs}
-	s.cmd.Stdout, s.cmd.Stderr = out.write, errs.write
-	raiseLimits()
+	s.warnings = append(warnings, tryPlaces(s.workers)...)
 	own, err := identify(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
-	return s, writeFile(dir, "supervisor.json", own)
+	if err := writeFile(dir, "supervisor.json", own); err != nil {
+		return nil, err
+	}
+	if spec.Cgroup != nil {
+		return s, s.makeGroup(*spec.Cgroup) // last: it is the only thing that must be taken away again
+	}
+	return s, nil
 }
 
-// lookPath resolves the command in the task's own PATH, from its working directory.
-func lookPath(spec runtime.Spec) (string, error) {
-	if info, err := os.Stat(spec.Dir); err != nil || !info.IsDir() {
-		return "", fmt.Errorf("work_dir: %q is no directory", spec.Dir)
+// makeGroup makes the cgroup, or warns where the processes can do without.
+func (s *supervisor) makeGroup(c runtime.Cgroup) error {
+	if err := writeFile(s.dir, cgroupFile, c.Path); err != nil {
+		return err
 	}
-	if filepath.Base(spec.Command) != spec.Command {
-		path := spec.Command
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(spec.Dir, path)
-		}
-		return path, executable(spec.Command, path)
+	g, warnings, err := createGroup(c)
+	s.warnings = append(s.warnings, warnings...)
+	if err != nil && !c.Required {
+		s.warnings = append(s.warnings, "the processes run without limits of their own: "+err.Error())
+		return nil
 	}
-	for _, e := range spec.Env {
-		if list, ok := cutName(e, "PATH"); ok {
-			for _, dir := range filepath.SplitList(list) {
-				path := filepath.Join(dir, spec.Command)
-				if filepath.IsAbs(path) && executable(spec.Command, path) == nil {
-					return path, nil
-				}
-			}
-			return "", fmt.Errorf("command: %q is not found in the task's PATH %q", spec.Command, list)
-		}
-	}
-	return "", fmt.Errorf("command: %q is a name, and the task has no PATH; allowed is a path", spec.Command)
+	s.group = g
+	return err
 }
 
-func executable(command, path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("command: %q does not exist", command)
-	case err != nil:
-		return fmt.Errorf("command: %q: %w", command, err)
-	case info.IsDir() || info.Mode()&0o111 == 0:
-		return fmt.Errorf("command: %q is not executable", command)
+// dropGroup takes the cgroup away, with what is in it.
+func (s *supervisor) dropGroup() {
+	if s.group == nil {
+		return
 	}
-	return nil
+	if err := removeGroup(s.group); err != nil {
+		fmt.Fprintln(os.Stderr, "supervisor: remove the cgroup:", err)
+	}
 }
 
-func credential(name string) (*syscall.Credential, error) {
-	u, err := user.Lookup(name)
+// startAll starts the processes in rank order, on this thread, in their cgroup.
+func (s *supervisor) startAll() error {
+	begin := func() error { return startAll(s.workers) }
+	if s.group == nil {
+		return begin()
+	}
+	return s.group.start(s.workers, begin)
+}
+
+// sawOOM adds to the exit whether the kernel killed for memory. A process
+// that was killed may be a child, whose parent then fails.
+func (s *supervisor) sawOOM(x gang.Exit) gang.Exit {
+	if s.group == nil || x.OK() {
+		return x
+	}
+	n, err := s.group.oomKills()
 	if err != nil {
-		return nil, fmt.Errorf("user: %q: %w", name, err)
+		fmt.Fprintln(os.Stderr, "supervisor: look for memory kills:", err)
 	}
-	uid, _ := strconv.ParseUint(u.Uid, 10, 32)
-	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
-	if int(uid) == os.Geteuid() {
-		return nil, nil
-	}
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("user: %q: the Nomad agent must run as root to run a task as another user", name)
-	}
-	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	ids, err := u.GroupIds()
-	if err != nil {
-		return nil, fmt.Errorf("user: groups of %q: %w", name, err)
-	}
-	for _, id := range ids {
-		g, _ := strconv.ParseUint(id, 10, 32)
-		c.Groups = append(c.Groups, uint32(g))
-	}
-	return c, nil
-}
-
-// raiseLimits gives what training needs as far as the host allows: open files,
-// locked memory for RDMA, and a stack of 64 MiB.
-func raiseLimits() {
-	for resource, want := range map[int]uint64{unix.RLIMIT_NOFILE: 1 << 20, unix.RLIMIT_MEMLOCK: unix.RLIM_INFINITY, unix.RLIMIT_STACK: 64 << 20} {
-		var now unix.Rlimit
-		if unix.Getrlimit(resource, &now) != nil || now.Cur >= want {
-			continue
-		}
-		if unix.Setrlimit(resource, &unix.Rlimit{Cur: want, Max: max(want, now.Max)}) != nil {
-			unix.Setrlimit(resource, &unix.Rlimit{Cur: min(want, now.Max), Max: now.Max})
-		}
-	}
+	x.OOM = n > 0
+	return x
 }
 
 // serve answers the driver.
@@ -246,9 +221,9 @@ func (s *supervisor) handle(r request) answer {
 			if err := <-done; err != nil {
 				return answer{Err: err.Error()}
 			}
-			return answer{PID: s.cmd.Process.Pid}
+			return answer{}
 		case <-s.started:
-			return answer{PID: s.cmd.Process.Pid}
+			return answer{}
 		case <-s.over:
 			return answer{Err: "it was stopped before it started"}
 		}
@@ -257,7 +232,7 @@ func (s *supervisor) handle(r request) answer {
 		case <-s.over:
 			return answer{Err: os.ErrProcessDone.Error()}
 		case <-s.started:
-			if err := s.cmd.Process.Signal(r.Signal); err != nil {
+			if err := signalAll(s.workers, r.Signal); err != nil {
 				return answer{Err: err.Error()}
 			}
 			return answer{}
@@ -278,79 +253,88 @@ func (s *supervisor) handle(r request) answer {
 	return answer{Err: fmt.Sprintf("op %q; allowed are start, signal, stop, wait", r.Op)}
 }
 
-// run waits for the start, watches the process and leaves its exit. It keeps
-// one thread: the process's death signal comes when the thread that started it
-// ends (PR_SET_PDEATHSIG, prctl(2)).
+// run waits for the start, watches the processes and leaves the exit.
 func (s *supervisor) run() {
-	goruntime.LockOSThread()
 	select {
 	case done := <-s.start:
-		err := s.cmd.Start()
-		for _, p := range s.output {
-			p.write.Close() // the process has its own copy
-		}
+		err := s.startAll()
 		if err != nil {
+			killDescendants(os.Getpid())
 			done <- fmt.Errorf("command: %w", err)
 			s.finish(gang.Exit{Err: fmt.Sprintf("could not be started: %v", err)})
 			return
 		}
+		s.keepIdentities()
 		close(s.started)
 		done <- nil
 	case <-s.stop:
-		for _, p := range s.output {
-			p.write.Close()
+		for _, w := range s.workers {
+			w.closeOutput()
 		}
 		s.finish(gang.Exit{Signal: int(syscall.SIGKILL)})
 		return
 	}
-	pid := s.cmd.Process.Pid
-	if own, err := identify(pid); err == nil {
-		writeFile(s.dir, "process.json", own)
+	ended := make(chan *worker)
+	for _, w := range s.workers {
+		go func() {
+			w.cmd.Wait()
+			ended <- w
+		}()
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.cmd.Wait() }()
 	var kill <-chan time.Time
-	reap := time.NewTicker(5 * time.Second)
-	defer reap.Stop()
-	for {
-		select {
-		case <-reap.C:
-			reapOrphans(pid)
-		case r := <-s.stop:
-			if kill == nil {
-				syscall.Kill(-pid, r.Signal)
-				kill = time.After(r.Grace)
-			}
-		case <-kill:
-			syscall.Kill(-pid, syscall.SIGKILL)
-			kill = time.After(time.Hour)
-		case <-ended:
-			killDescendants(os.Getpid())
-			s.finish(exitOf(s.cmd.ProcessState))
-			return
+	stop := func(sig syscall.Signal, grace time.Duration) {
+		if kill == nil {
+			killGroups(s.workers, sig)
+			kill = time.After(grace)
 		}
 	}
+	reap := time.NewTicker(5 * time.Second)
+	defer reap.Stop()
+	exit, failed := gang.Exit{}, s.workers[0]
+	for left := len(s.workers); left > 0; {
+		select {
+		case <-reap.C:
+			reapOrphans(s.workers)
+		case r := <-s.stop:
+			stop(r.Signal, r.Grace)
+		case <-kill:
+			killGroups(s.workers, syscall.SIGKILL)
+			kill = time.After(time.Hour)
+		case w := <-ended:
+			left--
+			w.over.Store(true)
+			// The first that fails is the cause: the others fail for want of it.
+			if x := w.exit(); !x.OK() && exit.OK() {
+				exit, failed = s.sawOOM(x), w
+				stop(syscall.SIGTERM, peerGrace)
+			}
+		}
+	}
+	killDescendants(os.Getpid())
+	s.finish(failed.describe(exit))
 }
 
-func exitOf(state *os.ProcessState) gang.Exit {
-	status, ok := state.Sys().(syscall.WaitStatus)
-	if !ok {
-		return gang.Exit{Err: "its exit is unknown"}
+// keepIdentities leaves the processes' numbers where the driver finds them.
+func (s *supervisor) keepIdentities() {
+	var all []identity
+	for _, w := range s.workers {
+		if own, err := identify(w.cmd.Process.Pid); err == nil {
+			all = append(all, own)
+		}
 	}
-	if status.Signaled() {
-		return gang.Exit{Signal: int(status.Signal())}
+	if err := writeFile(s.dir, processesFile, all); err != nil {
+		fmt.Fprintln(os.Stderr, "supervisor:", err)
 	}
-	return gang.Exit{Code: status.ExitStatus()}
 }
 
 // finish passes the last output on, then leaves the exit where the driver finds it.
 func (s *supervisor) finish(x gang.Exit) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
 	for _, p := range s.output {
 		p.drain(ctx)
 	}
-	x.Tail = s.tail.lines()
+	s.dropGroup()
 	s.exit = x
 	if err := writeFile(s.dir, "exit.json", x); err != nil {
 		fmt.Fprintln(os.Stderr, "supervisor:", err)

@@ -74,9 +74,12 @@ func descendants(pid int) []stat {
 
 // reapOrphans ends the entries of adopted processes that have ended: a
 // training of weeks must not fill the table of processes.
-func reapOrphans(own int) {
+func reapOrphans(workers []*worker) {
+	isWorker := func(pid int) bool {
+		return slices.ContainsFunc(workers, func(w *worker) bool { return w.cmd.Process.Pid == pid })
+	}
 	for _, s := range descendants(os.Getpid()) {
-		if s.state == 'Z' && s.parent == os.Getpid() && s.pid != own {
+		if s.state == 'Z' && s.parent == os.Getpid() && !isWorker(s.pid) {
 			syscall.Wait4(s.pid, nil, syscall.WNOHANG, nil)
 		}
 	}

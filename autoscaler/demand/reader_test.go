@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package demand
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+)
+
+// standIn answers as Nomad's HTTP API does, and notes each call.
+type standIn struct {
+	mu     sync.Mutex
+	calls  []string
+	answer map[string][]byte // by path
+	status map[string]int    // of paths that are refused
+}
+
+func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, r.URL.Path+"?"+r.URL.RawQuery)
+	if code := s.status[r.URL.Path]; code != 0 {
+		w.WriteHeader(code)
+		fmt.Fprint(w, "Permission denied")
+		return
+	}
+	body, ok := s.answer[r.URL.Path]
+	if !ok {
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, "job not found")
+		return
+	}
+	w.Write(body)
+}
+
+// set makes a path answer with a value, or with JSON as it stands.
+func (s *standIn) set(t testing.TB, path string, v any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if text, ok := v.(string); ok {
+		s.answer[path] = []byte(text)
+		return
+	}
+	data, err := json.Marshal(v)
+	must.NoError(t, err)
+	s.answer[path] = data
+}
+
+func (s *standIn) taken() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.calls = nil }()
+	return s.calls
+}
+
+func newStandIn(t testing.TB) (*standIn, *Reader) {
+	s := &standIn{answer: map[string][]byte{}, status: map[string]int{}}
+	for _, path := range []string{"/v1/evaluations", "/v1/allocations", "/v1/nodes"} {
+		s.answer[path] = []byte("[]")
+	}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	client, err := api.NewClient(&api.Config{Address: server.URL, Region: "west"})
+	must.NoError(t, err)
+	return s, NewReader(client)
+}
+
+// waitingEval makes a job wait as of an index.
+func waitingEval(namespace, job string, index uint64) *api.Evaluation {
+	return &api.Evaluation{ID: namespace + job, Namespace: namespace, JobID: job, Status: "blocked", JobModifyIndex: index, CreateTime: 7e9}
+}
+
+func jobOf(namespace, id string, index uint64) *api.Job {
+	j := train()
+	j.Namespace, j.ID, j.JobModifyIndex = ptr(namespace), ptr(id), ptr(index)
+	return j
+}
+
+func TestAReadingCostsThreeCallsAndOneForEachJobThatIsNewOrChanged(t *testing.T) {
+	s, r := newStandIn(t)
+	evals := []*api.Evaluation{waitingEval("default", "a", 5), waitingEval("default", "a", 5), waitingEval("research", "b", 6)}
+	s.set(t, "/v1/evaluations", evals)
+	s.set(t, "/v1/job/a", jobOf("default", "a", 5))
+	s.set(t, "/v1/job/b", jobOf("research", "b", 6))
+	first, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.Len(t, 2, first.Work)
+	must.Eq(t, "a/gang", first.Work[0].Name())
+	must.Eq(t, "research/b/gang", first.Work[1].Name())
+	calls := s.taken()
+	must.Len(t, 5, calls)
+	for _, c := range calls {
+		must.StrContains(t, c, "region=west")
+	}
+	must.StrContains(t, calls[0], "namespace=%2A")
+	must.StrContains(t, calls[1], "namespace=%2A")
+
+	again, err := r.Read(t.Context(), time.Unix(101, 0))
+	must.NoError(t, err)
+	must.Len(t, 2, again.Work)
+	must.Len(t, 3, s.taken(), must.Sprint("nothing has changed"))
+
+	evals[2].JobModifyIndex = 9
+	s.set(t, "/v1/evaluations", evals)
+	s.set(t, "/v1/job/b", jobOf("research", "b", 9))
+	_, err = r.Read(t.Context(), time.Unix(102, 0))
+	must.NoError(t, err)
+	calls = s.taken()
+	must.Len(t, 4, calls)
+	must.StrContains(t, calls[3], "/v1/job/b?namespace=research")
+
+	s.set(t, "/v1/evaluations", evals[:1])
+	_, err = r.Read(t.Context(), time.Unix(103, 0))
+	must.NoError(t, err)
+	must.MapLen(t, 1, r.jobs, must.Sprint("a job that waits no more is forgotten"))
+}
+
+func TestAnErrorNamesTheCallThatFailed(t *testing.T) {
+	for path, want := range map[string]string{
+		"/v1/evaluations": "list the evaluations: ",
+		"/v1/allocations": "list the allocations: ",
+		"/v1/nodes":       "list the nodes: ",
+		"/v1/job/a":       "read job default/a: ",
+	} {
+		t.Run(path, func(t *testing.T) {
+			s, r := newStandIn(t)
+			s.set(t, "/v1/evaluations", []*api.Evaluation{waitingEval("default", "a", 5)})
+			s.set(t, "/v1/job/a", jobOf("default", "a", 5))
+			s.status[path] = http.StatusForbidden
+			_, err := r.Read(t.Context(), time.Unix(100, 0))
+			must.ErrorContains(t, err, want)
+			must.ErrorContains(t, err, "403")
+		})
+	}
+	s, r := newStandIn(t)
+	s.set(t, "/v1/nodes", `{"not": "a list"}`)
+	_, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.ErrorContains(t, err, "list the nodes: ")
+}
+
+func TestAJobThatWasPurgedMeanwhileIsNoDemandAndNoError(t *testing.T) {
+	s, r := newStandIn(t)
+	s.set(t, "/v1/evaluations", []*api.Evaluation{waitingEval("default", "gone", 5), waitingEval("default", "a", 5)})
+	s.set(t, "/v1/job/a", jobOf("default", "a", 5))
+	got, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.Len(t, 1, got.Work)
+}
+
+func TestWhatWasReadBeforeAnErrorIsNotReadAgain(t *testing.T) {
+	s, r := newStandIn(t)
+	var evals []*api.Evaluation
+	for i := range 20 {
+		id := fmt.Sprint("j", i)
+		evals = append(evals, waitingEval("default", id, 5))
+		s.set(t, "/v1/job/"+id, jobOf("default", id, 5))
+	}
+	s.set(t, "/v1/evaluations", evals)
+	s.status["/v1/job/j9"] = http.StatusInternalServerError // the last by name
+	_, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.ErrorContains(t, err, "read job default/j9")
+	s.taken()
+	s.status = map[string]int{}
+	got, err := r.Read(t.Context(), time.Unix(101, 0))
+	must.NoError(t, err)
+	must.Len(t, 20, got.Work)
+	must.Less(t, 3+20, len(s.taken()))
+}
+
+func TestAnswersWithHolesDoNotPanic(t *testing.T) {
+	for _, job := range []string{
+		`null`, `{}`, `{"ID":"a","Namespace":"default","Status":"pending","TaskGroups":[null,{},{"Name":"g"},{"Name":"h","Tasks":[null,{}]}]}`,
+		`{"ID":"a","Namespace":"default","Status":"pending","Constraints":[null],"TaskGroups":[{"Name":"g","Constraints":[null],"Tasks":[{"Constraints":[null],"Resources":{"Devices":[null,{"Name":""},{"Name":"nvidia/gpu","Constraints":[null]}]}}]}]}`,
+	} {
+		s, r := newStandIn(t)
+		s.set(t, "/v1/evaluations", `[{},{"JobID":"a","Namespace":"default"}]`)
+		s.set(t, "/v1/allocations", `[{},{"NodeID":"n","AllocatedResources":{"Tasks":{"t":null,"u":{"Devices":[null,{}]}}}}]`)
+		s.set(t, "/v1/nodes", `[{},{"ID":"n","Name":"n","Status":"ready","NodeResources":{"Devices":[null,{"Type":"gpu","Instances":[null],"Attributes":{"x":null}}]}}]`)
+		s.set(t, "/v1/job/a", job)
+		_, err := r.Read(t.Context(), time.Unix(100, 0))
+		must.NoError(t, err, must.Sprint(job))
+	}
+}
+
+func TestANodeIsIdleSinceItWasFirstSeenWithoutWork(t *testing.T) {
+	s, r := newStandIn(t)
+	s.set(t, "/v1/nodes", []*api.NodeListStub{{ID: "n1", Name: "node-1", Status: "ready"}})
+	_, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	got, err := r.Read(t.Context(), time.Unix(500, 0))
+	must.NoError(t, err)
+	must.Eq(t, 100, got.Nodes[0].IdleSince.Unix())
+	s.set(t, "/v1/allocations", []*api.AllocationListStub{alloc("running", "run", 1)})
+	got, err = r.Read(t.Context(), time.Unix(600, 0))
+	must.NoError(t, err)
+	must.True(t, got.Nodes[0].IdleSince.IsZero())
+	s.set(t, "/v1/allocations", "[]")
+	got, err = r.Read(t.Context(), time.Unix(700, 0))
+	must.NoError(t, err)
+	must.Eq(t, 700, got.Nodes[0].IdleSince.Unix(), must.Sprint("work in between begins the count anew"))
+}
+
+// crowd is a stand-in of a cluster: jobs that wait, nodes of 8 GPUs, half of
+// them with one allocation.
+func crowd(b *testing.B, jobs, nodes int) (*standIn, *Reader) {
+	s, r := newStandIn(b)
+	var evals []*api.Evaluation
+	for i := range jobs {
+		id := fmt.Sprint("job-", i)
+		evals = append(evals, waitingEval("default", id, 5))
+		s.set(b, "/v1/job/"+id, jobOf("default", id, 5))
+	}
+	var stubs []*api.NodeListStub
+	var allocs []*api.AllocationListStub
+	for i := range nodes {
+		d := &api.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "H100", Attributes: map[string]*api.Attribute{"memory": {IntVal: ptr(int64(81559)), Unit: "MiB"}}}
+		for g := range 8 {
+			d.Instances = append(d.Instances, &api.NodeDevice{ID: fmt.Sprintf("GPU-%08d-%d", i, g), Healthy: true})
+		}
+		id := fmt.Sprint("node-", i)
+		stubs = append(stubs, &api.NodeListStub{ID: id, Name: id, NodePool: "gpu", Datacenter: "dc1", Status: "ready", SchedulingEligibility: "eligible",
+			NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 1e5}, Memory: api.NodeMemoryResources{MemoryMB: 1e6}, Devices: []*api.NodeDeviceResource{d}}})
+		if i%2 == 0 {
+			a := alloc("running", "run", 1)
+			a.ID, a.JobID, a.NodeID, a.NodeName = fmt.Sprint("a", i), fmt.Sprint("job-", i%max(jobs, 1)), id, id
+			allocs = append(allocs, a)
+		}
+	}
+	s.set(b, "/v1/evaluations", evals)
+	s.set(b, "/v1/nodes", stubs)
+	s.set(b, "/v1/allocations", allocs)
+	return s, r
+}
+
+// BenchmarkReading tells calls and memory of one reading, the first and those
+// that follow it, of 10,000 waiting jobs and 2,000 nodes.
+func BenchmarkReading(b *testing.B) {
+	const jobs, nodes = 10_000, 2_000
+	b.Run("first", func(b *testing.B) {
+		s, r := crowd(b, jobs, nodes)
+		b.ReportAllocs()
+		for b.Loop() {
+			r.jobs = map[string]*api.Job{}
+			s.taken()
+			if got, err := r.Read(b.Context(), time.Unix(100, 0)); err != nil || len(got.Work) != jobs {
+				b.Fatal(len(got.Work), err)
+			}
+		}
+		b.ReportMetric(float64(len(s.taken())), "calls/reading")
+	})
+	b.Run("following", func(b *testing.B) {
+		s, r := crowd(b, jobs, nodes)
+		_, err := r.Read(b.Context(), time.Unix(100, 0))
+		must.NoError(b, err)
+		b.ReportAllocs()
+		for b.Loop() {
+			s.taken()
+			if got, err := r.Read(b.Context(), time.Unix(101, 0)); err != nil || len(got.Work) != jobs {
+				b.Fatal(len(got.Work), err)
+			}
+		}
+		calls := s.taken()
+		b.ReportMetric(float64(len(calls)), "calls/reading")
+		if len(calls) != 3 {
+			b.Fatal(strings.Join(calls, "\n"))
+		}
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		b.ReportMetric(float64(m.HeapAlloc)/(1<<20), "MiB-held")
+	})
+}

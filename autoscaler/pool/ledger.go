@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pool
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// ledger is what is known of a pool whose machines another makes. It stands in
+// one file, which the target writes and every plugin reads: each is a process
+// of its own, and a restarted one goes on with it.
+type ledger struct {
+	Machines map[string]*entry `json:"machines"` // by the maker's id
+	// Order is a purchase that was begun and of which no answer is known yet.
+	Order *order `json:"order,omitempty"`
+	// Rest is since when and why nothing is bought.
+	Rest *rest `json:"rest,omitempty"`
+}
+
+type entry struct {
+	Node    string    `json:"node,omitempty"` // Nomad's name, once it has one
+	Since   time.Time `json:"since"`          // asked for, or first seen
+	Ready   bool      `json:"ready"`
+	Leaving bool      `json:"leaving"`
+	Ending  bool      `json:"ending"`
+	Doomed  bool      `json:"doomed"`
+}
+
+type order struct {
+	Token string `json:"token"`
+	Count int    `json:"count"`
+}
+
+type rest struct {
+	Until  time.Time `json:"until"`
+	Reason string    `json:"reason"`
+}
+
+// store keeps a ledger in a file.
+type store struct{ dir, pool string }
+
+func (s store) path() string { return filepath.Join(s.dir, s.pool+".json") }
+
+func (s store) load() (*ledger, error) {
+	l := &ledger{Machines: map[string]*entry{}}
+	data, err := os.ReadFile(s.path())
+	if errors.Is(err, os.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, l); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.path(), err)
+	}
+	for id, e := range l.Machines {
+		if e == nil {
+			return nil, fmt.Errorf("%s: machines.%s: null; allowed is an object", s.path(), id)
+		}
+	}
+	if l.Machines == nil {
+		l.Machines = map[string]*entry{}
+	}
+	return l, nil
+}
+
+// save replaces the file whole: a reader never sees half of it.
+func (s store) save(l *ledger) error {
+	data, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	partial := s.path() + ".partial"
+	if err := os.WriteFile(partial, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(partial, s.path())
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+)
+
+// fakeMaker makes machines m1, m2 … in memory.
+type fakeMaker struct {
+	machines []Machine
+	refused  string
+	fail     error
+	// lost: the answer of a purchase does not arrive, the purchase is made.
+	lost     bool
+	tokens   map[string]bool
+	made     int
+	did      []string
+	listings int
+}
+
+func (f *fakeMaker) List(context.Context) ([]Machine, string, error) {
+	f.listings++
+	return append([]Machine{}, f.machines...), f.refused, nil
+}
+
+func (f *fakeMaker) Create(_ context.Context, token string, count int) error {
+	if f.fail != nil {
+		return f.fail
+	}
+	if !f.tokens[token] {
+		f.tokens[token] = true
+		for range count {
+			f.made++
+			f.machines = append(f.machines, Machine{ID: fmt.Sprint("m", f.made)})
+		}
+	}
+	if f.lost {
+		return errors.New("no answer")
+	}
+	return nil
+}
+
+func (f *fakeMaker) Destroy(_ context.Context, ids []string) error {
+	for _, id := range ids {
+		f.did = append(f.did, id)
+		for i, m := range f.machines {
+			if m.ID == id {
+				f.machines = append(f.machines[:i:i], f.machines[i+1:]...)
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// machineBench is a pool of at most four machines, with a stand-in of Nomad, at a clock of its own.
+type machineBench struct {
+	t     *testing.T
+	nomad *fakeNomad
+	maker *fakeMaker
+	pool  *MachinePool
+	next  func() *MachinePool
+	now   time.Time
+}
+
+func newMachineBench(t *testing.T) *machineBench {
+	b := &machineBench{t: t, now: time.Unix(1000, 0), maker: &fakeMaker{tokens: map[string]bool{}},
+		nomad: &fakeNomad{nodes: map[string]*api.NodeListStub{}, busy: map[string]bool{}}}
+	server := httptest.NewServer(b.nomad)
+	t.Cleanup(server.Close)
+	client, err := api.NewClient(&api.Config{Address: server.URL})
+	must.NoError(t, err)
+	d := &Definition{Name: "h100", Max: 4, start: time.Minute, retry: 5 * time.Minute}
+	dir := t.TempDir()
+	b.next = func() *MachinePool { return NewMachines(d, b.maker, dir, client, hclog.NewNullLogger()) }
+	b.pool = b.next()
+	return b
+}
+
+func (b *machineBench) grow(count int) error { return b.pool.Grow(b.t.Context(), b.now, count) }
+
+func (b *machineBench) tend(after time.Duration) {
+	b.t.Helper()
+	b.now = b.now.Add(after)
+	must.NoError(b.t, b.pool.Tend(b.t.Context(), b.now))
+}
+
+// up makes machine i a ready node of Nomad, known by its address.
+func (b *machineBench) up(i int) {
+	m := &b.maker.machines[i]
+	m.Address = "10.0.0." + m.ID
+	b.nomad.nodes["node-"+m.ID] = &api.NodeListStub{ID: "node-" + m.ID, Name: "node-" + m.ID, Address: m.Address, Status: "ready", SchedulingEligibility: "eligible"}
+}
+
+func (b *machineBench) nodes() string {
+	b.t.Helper()
+	// Another plugin's process reads the same.
+	nodes, err := b.next().Nodes()
+	must.NoError(b.t, err)
+	return fmt.Sprint(nodes)
+}
+
+func TestMachinesComeUpAndEmptyOnesGo(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(2))
+	must.Eq(t, "[{m1 false false} {m2 false false}]", b.nodes(), must.Sprint("they count from the moment they are asked for"))
+	must.NoError(t, b.grow(2))
+	must.Eq(t, 2, b.maker.made)
+	b.up(0)
+	b.up(1)
+	b.tend(10 * time.Second)
+	must.Eq(t, "[{node-m1 true false} {node-m2 true false}]", b.nodes())
+	b.nomad.busy["node-m1"] = true
+	must.ErrorContains(t, b.pool.Shrink(t.Context(), 0, []string{"node-m1"}), "1 of the nodes to let go have work")
+	must.Eq(t, "[{node-m1 true false} {node-m2 true true}]", b.nodes())
+	b.tend(10 * time.Second)
+	must.Eq(t, "[{node-m1 true false}]", b.nodes())
+	must.Eq(t, []string{"m2"}, b.maker.did)
+	must.Eq(t, "node-m2 ineligible, node-m2 purged", b.nomad.done())
+}
+
+func TestAMachineOnItsWayOutIsKeptWhenWantedAgain(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.tend(time.Second)
+	must.NoError(t, b.pool.Shrink(t.Context(), 0, nil))
+	must.NoError(t, b.grow(1))
+	must.Eq(t, "[{node-m1 true false}]", b.nodes())
+	must.Eq(t, 1, b.maker.made)
+	must.NoError(t, b.pool.Shrink(t.Context(), 0, nil))
+	b.nomad.busy["node-m1"] = true
+	b.tend(time.Second)
+	must.Eq(t, "[{node-m1 true false}]", b.nodes(), must.Sprint("work was placed meanwhile"))
+}
+
+func TestAPurchaseWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
+	b := newMachineBench(t)
+	b.maker.lost = true
+	must.ErrorContains(t, b.grow(3), "create 3 machines: no answer")
+	hidden := b.maker.machines
+	b.maker.machines, b.maker.lost = nil, false // nor are they listed yet
+	b.pool = b.next()
+	must.NoError(t, b.grow(3))
+	must.Eq(t, 3, b.maker.made, must.Sprint("the same token was given"))
+	b.maker.machines = hidden
+	b.pool = b.next()
+	must.NoError(t, b.grow(3))
+	must.Eq(t, 3, b.maker.made)
+	must.NoError(t, b.grow(9))
+	must.Eq(t, 4, b.maker.made, must.Sprint("the pool's maximum holds"))
+}
+
+func TestARefusalLetsThePoolRestSoThatOthersServe(t *testing.T) {
+	b := newMachineBench(t)
+	b.maker.fail = &RefusedError{Reason: "capacity: none of this type in the zone"}
+	must.ErrorContains(t, b.grow(1), "capacity: none of this type")
+	why, err := b.next().Resting(b.now.Add(time.Minute))
+	must.NoError(t, err)
+	must.Eq(t, "capacity: none of this type in the zone", why)
+	b.maker.fail = nil
+	must.ErrorContains(t, b.grow(1), "rests until")
+	b.now = b.now.Add(5 * time.Minute)
+	why, err = b.next().Resting(b.now)
+	must.NoError(t, err)
+	must.Eq(t, "", why)
+	must.NoError(t, b.grow(1), must.Sprint("it is tried again"))
+}
+
+func TestWhatWasAskedForIsTakenBackWhenItIsRefusedLater(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.tend(time.Second)
+	must.NoError(t, b.grow(3))
+	b.maker.refused = "InsufficientInstanceCapacity"
+	b.tend(time.Second)
+	must.Eq(t, "[{node-m1 true false}]", b.nodes())
+	must.Eq(t, []string{"m2", "m3"}, b.maker.did)
+	why, err := b.next().Resting(b.now)
+	must.NoError(t, err)
+	must.Eq(t, "InsufficientInstanceCapacity", why)
+}
+
+func TestAMachineThatDoesNotComeUpIsGivenUpAndThePoolRests(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.tend(30 * time.Second)
+	must.Eq(t, "[{m1 false false}]", b.nodes())
+	b.tend(31 * time.Second)
+	must.Eq(t, "[]", b.nodes())
+	must.Eq(t, []string{"m1"}, b.maker.did)
+	why, err := b.next().Resting(b.now)
+	must.NoError(t, err)
+	must.Eq(t, "node m1 was not ready within 1m0s", why)
+}
+
+func TestAnInterruptedMachineIsReplacedBeforeItGoes(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.nomad.busy["node-m1"] = true
+	b.tend(time.Second)
+	b.maker.machines[0].Interrupted = true
+	b.tend(time.Second)
+	must.Eq(t, "[{node-m1 true true}]", b.nodes(), must.Sprint("it counts no more"))
+	must.Eq(t, "node-m1 drains", b.nomad.done())
+	must.NoError(t, b.grow(1))
+	must.Eq(t, 2, b.maker.made)
+	must.SliceEmpty(t, b.maker.did, must.Sprint("its work has time for a checkpoint"))
+	b.tend(time.Second)
+	must.SliceEmpty(t, b.maker.did)
+	delete(b.nomad.busy, "node-m1")
+	b.tend(time.Second)
+	must.Eq(t, []string{"m1"}, b.maker.did)
+}
+
+func TestAMachineThatVanishesIsForgottenWithItsNode(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.tend(time.Second)
+	b.maker.machines = nil
+	b.nomad.nodes["node-m1"].Status = "down"
+	b.tend(time.Second)
+	must.Eq(t, "[]", b.nodes())
+	must.Eq(t, "node-m1 purged", b.nomad.done())
+}
+
+func TestAnotherAutoscalerTakesOverWithoutALedger(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(2))
+	b.up(0)
+	b.up(1)
+	b.nomad.nodes["node-m2"].SchedulingEligibility = "ineligible" // let go by the one before
+	b.pool.store.dir = t.TempDir()
+	b.tend(time.Second)
+	nodes, err := b.pool.Nodes()
+	must.NoError(t, err)
+	must.Eq(t, "[{node-m1 true false}]", fmt.Sprint(nodes))
+	must.Eq(t, []string{"m2"}, b.maker.did)
+}
+
+func TestTheMakerIsAskedOnceAPeriod(t *testing.T) {
+	b := newMachineBench(t)
+	b.pool.definition.period = 10 * time.Second
+	for range 30 {
+		b.tend(time.Second)
+	}
+	must.Eq(t, 3, b.maker.listings)
+}
