@@ -77,7 +77,10 @@ func fraction(field, text string) (float64, error) {
 
 // preflightOf is one task's.
 func (d *Driver) preflightOf(cfg *drivers.TaskConfig, steps preflight.Steps, gpus int) *preflight.Check {
-	c := &preflight.Check{Steps: steps, Versions: preflight.LocalVersions("/sys"), Host: preflight.Host{GPUs: gpus},
+	// Nomad's environment of the task has the devices' variables in it too.
+	list, set := cfg.Env["NCCL_IB_HCA"]
+	asked := set && list != cfg.DeviceEnv["NCCL_IB_HCA"]
+	c := &preflight.Check{Steps: steps, Versions: preflight.LocalVersions("/sys"), Host: preflight.Host{GPUs: gpus, AskedHCA: asked},
 		Warn: func(text string) { d.emit(cfg, "Preflight", text) }}
 	if steps.Bandwidth {
 		c.Baselines = consul.NewBaselines(d.consul, d.settings.consul.Prefix)

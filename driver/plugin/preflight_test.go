@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
@@ -62,5 +63,21 @@ func TestEachFaultOfThePreflightBlockIsNamed(t *testing.T) {
 	} {
 		_, err := parse(t, withBlock("preflight {\n"+line+"\n}")).read()
 		must.ErrorContains(t, err, want)
+	}
+}
+
+func TestAListOfNICsIsTheUsersWhereItIsNotTheDevicePlugins(t *testing.T) {
+	for _, c := range []struct {
+		task, device map[string]string
+		asked        bool
+	}{
+		{nil, nil, false},
+		{map[string]string{"NCCL_IB_HCA": "=mlx5_0"}, map[string]string{"NCCL_IB_HCA": "=mlx5_0"}, false},
+		{map[string]string{"NCCL_IB_HCA": "mlx5"}, map[string]string{"NCCL_IB_HCA": "=mlx5_0"}, true},
+		{map[string]string{"NCCL_IB_HCA": "mlx5"}, nil, true},
+	} {
+		check := (&Driver{}).preflightOf(&drivers.TaskConfig{Env: c.task, DeviceEnv: c.device}, preflight.Defaults(), 2)
+		must.Eq(t, c.asked, check.Host.AskedHCA)
+		must.Eq(t, 2, check.Host.GPUs)
 	}
 }

@@ -5,6 +5,7 @@ package preflight
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -24,6 +25,8 @@ type Host struct {
 	Memlock func() (uint64, error)
 	// GPUs is how many are reserved for the task here.
 	GPUs int
+	// AskedHCA: NCCL_IB_HCA is the user's, not the device plugin's.
+	AskedHCA bool
 }
 
 func or(path, standard string) string {
@@ -77,7 +80,10 @@ func (h Host) limits(s Steps, env map[string]string) (warnings []string, err err
 	case s.MemlockMiB == 0 && limit < enoughMemlock && usesRDMA(env) && len(h.ports()) > 0:
 		warnings = append(warnings, fmt.Sprintf("%s, RDMA needs it unlimited: %s", text, remedy))
 	}
-	return warnings, errors.Join(errs...)
+	if len(errs) > 0 {
+		return warnings, oneLine(errs)
+	}
+	return warnings, nil
 }
 
 // memlock is what a child of this process can be given: all of it where the
@@ -142,7 +148,7 @@ func (h Host) ports() []port {
 // there, is down or has no device node is an error; one that nobody named and
 // that is down is a warning, since NCCL goes on without it, slower.
 func (h Host) rdma(env map[string]string) (warnings []string, err error) {
-	if !usesRDMA(env) {
+	if !usesRDMA(env) || env["NCCL_IB_HCA"] != "" && !h.AskedHCA && h.simulated() {
 		return nil, nil
 	}
 	all := h.ports()
@@ -186,7 +192,17 @@ func (h Host) rdma(env map[string]string) (warnings []string, err error) {
 			}
 		}
 	}
-	return warnings, errors.Join(errs...)
+	if len(errs) > 0 {
+		err = oneLine(errs)
+	}
+	return warnings, err
+}
+
+// simulated: GPUs are reserved where no driver of GPUs is loaded. Their NICs
+// are those of a profile too.
+func (h Host) simulated() bool {
+	_, err := os.Stat(filepath.Join(or(h.Sys, "/sys"), "module", "nvidia"))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func devicesOf(all []port) string {

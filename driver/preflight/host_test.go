@@ -68,7 +68,9 @@ func TestRDMADevicesAreThereWhereTheListSaysSo(t *testing.T) {
 			if c.disabled {
 				env["NCCL_IB_DISABLE"] = "1"
 			}
-			warnings, err := twoNICs(t).rdma(env)
+			h := twoNICs(t)
+			h.AskedHCA = true
+			warnings, err := h.rdma(env)
 			must.Eq(t, c.warning, strings.Join(warnings, "; "))
 			if c.err == "" {
 				must.NoError(t, err)
@@ -77,8 +79,19 @@ func TestRDMADevicesAreThereWhereTheListSaysSo(t *testing.T) {
 			}
 		})
 	}
-	_, err := machine(t, nil).rdma(map[string]string{"NCCL_IB_HCA": "=mlx5_0"})
-	must.ErrorContains(t, err, "this node has no RDMA device")
+	none := map[string]string{"sys/module/nvidia/version": "550.54.15\n"}
+	_, err := machine(t, none).rdma(map[string]string{"NCCL_IB_HCA": "=mlx5_0,mlx5_1"})
+	must.EqError(t, err, "RDMA: NCCL_IB_HCA names mlx5_0, this node has no RDMA device; RDMA: NCCL_IB_HCA names mlx5_1, this node has no RDMA device")
+}
+
+func TestTheNICsOfASimulatedMachineAreNotLookedFor(t *testing.T) {
+	env := map[string]string{"NCCL_IB_HCA": "=mlx5_0"}
+	h := machine(t, nil) // no driver of GPUs is loaded
+	_, err := h.rdma(env)
+	must.NoError(t, err)
+	h.AskedHCA = true
+	_, err = h.rdma(env)
+	must.ErrorContains(t, err, "this node has no RDMA device", must.Sprint("the user asked for it"))
 }
 
 func TestALimitTheUserAskedForIsAnErrorAndOthersAreWarnings(t *testing.T) {
@@ -107,6 +120,7 @@ func TestALimitTheUserAskedForIsAnErrorAndOthersAreWarnings(t *testing.T) {
 func TestALocalFaultIsToldBeforeAnyCallAndNamesTheNode(t *testing.T) {
 	b := newBench(t, 2)
 	b.checks[0].Host, b.checks[0].RDMA = twoNICs(t), true
+	b.checks[0].Host.AskedHCA = true
 	err := b.checks[0].Run(t.Context(), b.assignment(0), map[string]string{"NCCL_IB_HCA": "=mlx5_7"})
 	must.ErrorContains(t, err, "preflight: n0: RDMA: NCCL_IB_HCA names mlx5_7")
 	b.checks[0].RDMA = false

@@ -114,17 +114,23 @@ func (c Check) local(self gang.Member, env map[string]string) error {
 	var warnings []string
 	if c.Limits {
 		w, err := c.Host.limits(c.Steps, env)
-		warnings, errs = append(warnings, w...), append(errs, err)
+		warnings = append(warnings, w...)
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if c.RDMA {
 		w, err := c.Host.rdma(env)
-		warnings, errs = append(warnings, w...), append(errs, err)
+		warnings = append(warnings, w...)
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
 	for _, w := range warnings {
 		c.Warn(w)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("%s: %w", self.Node, err)
+	if len(errs) > 0 {
+		return fmt.Errorf("%s: %w", self.Node, oneLine(errs))
 	}
 	return nil
 }
