@@ -220,6 +220,7 @@ func TestAReservationNamesWhatIsNear(t *testing.T) {
 	must.Len(t, 2, nics)
 	must.EqOp(t, "="+strings.Join(nics, ","), envs[EnvHCA])
 	must.EqOp(t, m.GPUs[4].CPUs, envs[EnvCPUs])
+	must.EqOp(t, m.GPUs[4].CPUs+";"+m.GPUs[5].CPUs, envs[EnvCPUSets])
 	must.EqOp(t, "1", envs[EnvNUMA])
 	m.NICs[0].Device, m.NICPaths[4][0] = "", gpu.PIX
 	m.GPUs[4].CPUs, m.GPUs[5].NUMANode = "", gpu.NoNUMA

@@ -87,7 +87,8 @@ func reserve(m *gpu.Machine, grouping Grouping, ids []string) (map[string]string
 	}
 	var all []string
 	groups := make(map[string][]string)
-	for _, i := range topology.VisibleOrder(m, gpus) {
+	order := topology.VisibleOrder(m, gpus)
+	for _, i := range order {
 		g := &m.GPUs[i]
 		all = append(all, g.UUID)
 		name := GroupVariable(group[i])
@@ -97,7 +98,7 @@ func reserve(m *gpu.Machine, grouping Grouping, ids []string) (map[string]string
 	for name, uuids := range groups {
 		envs[name] = strings.Join(uuids, ",")
 	}
-	maps.Copy(envs, localityEnv(m, gpus))
+	maps.Copy(envs, localityEnv(m, order))
 	maps.Copy(envs, mpsEnv(m, taken, all, grouping.MPSDir))
 	return envs, nil
 }
@@ -113,16 +114,18 @@ const (
 	// the task's processes.
 	EnvCPUs = "GPU_CPU_SET"
 	EnvNUMA = "GPU_NUMA_NODES"
+	// EnvCPUSets is a list for each GPU, in visible order, with ";" between them.
+	EnvCPUSets = "GPU_CPU_SETS"
 )
 
-// localityEnv tells what is known; nothing where it is not. NICs and CPUs of a
+// localityEnv, for GPUs in visible order, tells what is known; nothing where it is not. NICs and CPUs of a
 // simulated machine are not there to be used.
 func localityEnv(m *gpu.Machine, gpus []int) map[string]string {
 	envs := make(map[string]string)
 	if m.Simulated {
 		return envs
 	}
-	var nics, cpus []string
+	var nics, cpus, each []string
 	for _, k := range topology.NearestNICsOf(m, gpus) {
 		nics = append(nics, m.NICs[k].Device)
 	}
@@ -133,6 +136,7 @@ func localityEnv(m *gpu.Machine, gpus []int) map[string]string {
 	var nodes []int
 	for _, i := range gpus {
 		g := &m.GPUs[i]
+		each = append(each, g.CPUs)
 		if !slices.Contains(cpus, g.CPUs) {
 			cpus = append(cpus, g.CPUs)
 		}
@@ -142,7 +146,7 @@ func localityEnv(m *gpu.Machine, gpus []int) map[string]string {
 	}
 	slices.Sort(nodes)
 	if !slices.Contains(cpus, "") {
-		envs[EnvCPUs] = strings.Join(cpus, ",")
+		envs[EnvCPUs], envs[EnvCPUSets] = strings.Join(cpus, ","), strings.Join(each, ";")
 	}
 	if !slices.Contains(nodes, gpu.NoNUMA) {
 		var list []string
