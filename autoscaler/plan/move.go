@@ -85,6 +85,10 @@ func (p *planner) elsewhere(n *place) (to []*place, ready bool) {
 // buyToMove buys one node of a cheaper pool that takes all of a node's tenants.
 // A pool that refused lately is not asked; one that lost nodes lately looks dearer.
 func (p *planner) buyToMove(n *place) {
+	cheaper := func(pool Pool) bool { return !pool.refuses(p.in.Now) && pool.looksLike() < n.price && p.room(pool) > 0 }
+	if !slices.ContainsFunc(p.in.Pools, cheaper) {
+		return
+	}
 	all := Shape{}
 	for _, t := range n.Tenants {
 		all.GPUs += t.Work.Request.GPUs

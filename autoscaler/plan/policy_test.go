@@ -157,3 +157,12 @@ func TestTwoHalfNodesBecomeOne(t *testing.T) {
 	d, _ = out.Of("spot")
 	must.Len(t, 0, d.Drain, must.Sprint("a gang is not broken"))
 }
+
+func TestAMoveLeavesThePoolItsMinimum(t *testing.T) {
+	in := Input{Now: now, Pools: pools(), Nodes: []Node{running(node("on-demand", "od-1"), single(8), true), node("spot", "s1")}}
+	d, _ := Make(in).Of("on-demand")
+	must.Len(t, 0, d.Drain)
+	in.Pools[1].Min = 0
+	d, _ = Make(in).Of("on-demand")
+	must.Len(t, 1, d.Drain)
+}

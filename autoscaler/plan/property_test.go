@@ -32,13 +32,13 @@ func anything(t *rapid.T) Input {
 		n := node(rapid.SampledFrom([]string{"spot", "on-demand"}).Draw(t, "pool"), fmt.Sprint("n", i))
 		n.Bought = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "age")) * time.Minute)
 		n.IdleSince = n.Bought
-		n.Starting = rapid.Bool().Draw(t, "starting")
-		n.Closed = !n.Starting && rapid.Bool().Draw(t, "closed")
+		n.Starting = rapid.IntRange(0, 3).Draw(t, "starting") == 0
+		n.Closed = !n.Starting && rapid.IntRange(0, 3).Draw(t, "closed") == 0
 		for range rapid.IntRange(0, 3).Draw(t, "tenants") {
 			w := single(rapid.IntRange(1, 4).Draw(t, "tenant"))
-			w.Gang = rapid.Bool().Draw(t, "gang")
+			w.Gang = rapid.IntRange(0, 5).Draw(t, "gang") == 0
 			if !n.Starting && fits(w.Request, n.Free) {
-				n = running(n, w, rapid.Bool().Draw(t, "movable"))
+				n = running(n, w, rapid.IntRange(0, 5).Draw(t, "movable") > 0)
 			}
 		}
 		if n.Closed {

@@ -224,5 +224,8 @@ func (Threshold) Decide(in plan.Input) (decisions []plan.Decision, again time.Ti
 		}
 		decisions = append(decisions, d)
 	}
-	return decisions, in.Now.Add(time.Second)
+	if len(in.Work) > 0 || slices.ContainsFunc(in.Nodes, func(n plan.Node) bool { return !n.Busy && !n.Starting }) {
+		again = in.Now.Add(time.Second)
+	}
+	return decisions, again
 }

@@ -294,12 +294,12 @@ func (r *run) apply(decisions []plan.Decision) {
 			}
 		}
 		for range min(d.Want, r.pools[pool].Max) - r.count(pool) {
-			r.changed = true
 			if spot := r.pools[pool].Spot; spot != nil && r.count(pool) >= spot.At(r.now) {
 				r.pools[pool].Refused = epoch.Add(r.now)
 				r.result.Refused++
 				break
 			}
+			r.changed = true
 			n := r.buy(pool, r.now)
 			r.result.Bought++
 			r.at(r.now+r.pools[pool].Start, func() {
