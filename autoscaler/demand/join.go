@@ -134,7 +134,7 @@ func devicesOf(a *api.AllocationListStub) []*api.AllocatedDeviceResource {
 func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, int) {
 	node := plan.Node{Name: n.Name, Where: plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter},
 		Busy: len(allocs) > 0, Starting: n.Status == api.NodeStatusInit,
-		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible || refusesGangs(n)}
+		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible}
 	total := 0
 	free := map[string]int{}
 	if n.NodeResources != nil {
@@ -172,6 +172,9 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, i
 		}
 	}
 	node.Free.GPUs = max(node.Free.GPUs, 0)
+	if refusesGangs(n) {
+		node.Free = plan.Shape{} // it is in its pool until it goes, and takes nothing
+	}
 	return node, total
 }
 

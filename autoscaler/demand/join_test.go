@@ -160,3 +160,20 @@ func TestConstraintsOnWhatAPoolTells(t *testing.T) {
 		must.Eq(t, c.want, read(job).Work[0].Allowed(spot), must.Sprintf("%+v", c))
 	}
 }
+
+func TestANodeWhoseDriverRefusesGangsOffersNothing(t *testing.T) {
+	offers := func(drivers map[string]*api.DriverInfo) plan.Shape {
+		n := &api.NodeListStub{ID: "n1", Name: "n1", Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible, Drivers: drivers,
+			NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{{Vendor: "nvidia", Type: "gpu", Name: "H100",
+				Instances: []*api.NodeDevice{{ID: "a", Healthy: true}, {ID: "b", Healthy: true}}}}}}
+		node, total := nodeOf(n, nil)
+		must.Eq(t, 2, total)
+		must.False(t, node.Closed, must.Sprint("it is still in its pool"))
+		return node.Free
+	}
+	whole := offers(nil)
+	must.Eq(t, 2, whole.GPUs)
+	must.Eq(t, whole, offers(map[string]*api.DriverInfo{"nccl": {Detected: true, Healthy: true}}))
+	must.Eq(t, whole, offers(map[string]*api.DriverInfo{"nccl": {Detected: false}, "docker": {Detected: true}}))
+	must.Eq(t, plan.Shape{}, offers(map[string]*api.DriverInfo{"nccl": {Detected: true, Healthy: false}}))
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,8 +24,30 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/e2e/peers"
 )
 
-// leftovers are processes, mounts, namespaces, links and files below a temporary directory.
-func leftovers(tmp string, links, spaces int) string {
+// ofOthers reports whether a link or namespace is of another cluster, which
+// still stands on this machine: its folder is there.
+func ofOthers(name string) bool {
+	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), "nomad-gpu-*", "*"))
+	return slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(name, "ng"+filepath.Base(folder)) })
+}
+
+// networks are the links and namespaces of clusters that left them behind.
+func networks() []string {
+	var names []string
+	links, _ := netlink.LinkList()
+	for _, l := range links {
+		names = append(names, l.Attrs().Name)
+	}
+	spaces, _ := filepath.Glob("/run/netns/*")
+	for _, s := range spaces {
+		names = append(names, filepath.Base(s))
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "ng") || ofOthers(name) })
+}
+
+// leftovers are processes, mounts, files below a temporary directory, and the
+// links and namespaces that were not there before.
+func leftovers(tmp string, before []string) string {
 	var left []string
 	for _, name := range []string{"cmdline", "environ"} {
 		found, _ := filepath.Glob("/proc/[0-9]*/" + name)
@@ -39,12 +62,7 @@ func leftovers(tmp string, links, spaces int) string {
 	}
 	dirs, _ := filepath.Glob(filepath.Join(tmp, "nomad-gpu-*"))
 	left = append(left, dirs...)
-	if now, _ := netlink.LinkList(); len(now) > links {
-		left = append(left, fmt.Sprint(len(now)-links, " links"))
-	}
-	if now, _ := filepath.Glob("/run/netns/*"); len(now) > spaces {
-		left = append(left, strings.Join(now, " "))
-	}
+	left = append(left, slices.DeleteFunc(networks(), func(name string) bool { return slices.Contains(before, name) })...)
 	return strings.Join(left, "; ")
 }
 
@@ -67,9 +85,7 @@ func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tmp := t.TempDir()
 			must.NoError(t, os.Chmod(filepath.Dir(tmp), 0o755))
-			before, err := netlink.LinkList()
-			must.NoError(t, err)
-			spaces, _ := filepath.Glob("/run/netns/*")
+			before := networks()
 			cmd := exec.Command(demo)
 			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 			out, err := cmd.StdoutPipe()
@@ -95,7 +111,7 @@ func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 			go io.Copy(io.Discard, out)
 			cmd.Process.Wait()
 			must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "nothing is left", func() (bool, string, error) {
-				left := leftovers(tmp, len(before), len(spaces))
+				left := leftovers(tmp, before)
 				return left == "", left, nil
 			}))
 		})
