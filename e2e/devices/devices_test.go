@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +22,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/device/gpu"
+	"github.com/nomad-gpu/nomad-gpu/device/profile"
+	"github.com/nomad-gpu/nomad-gpu/device/topology"
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 	"github.com/nomad-gpu/nomad-gpu/e2e/peers"
 )
@@ -103,6 +107,20 @@ func (w *world) running(name string) (*api.Allocation, []string) {
 		ids = append(ids, d.DeviceIDs...)
 	}
 	return found, ids
+}
+
+// ended waits until nothing of the job runs any more.
+func (w *world) ended(name string) {
+	w.t.Helper()
+	must.NoError(w.t, cluster.WaitFor(w.t.Context(), time.Minute, name+" has ended", func() (bool, string, error) {
+		allocs, _, err := w.Nomad().Allocations().List(nil)
+		if err != nil {
+			return false, "", err
+		}
+		return !slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool {
+			return a.JobID == name && a.ClientStatus != api.AllocClientStatusComplete && a.ClientStatus != api.AllocClientStatusFailed
+		}), "", nil
+	}))
 }
 
 // waits waits until Nomad has said that the job cannot be placed.
@@ -372,6 +390,72 @@ func TestThePluginsPlacementGivesPairsWhateverNomadPicks(t *testing.T) {
 		}
 	}
 	must.Eq(t, []int{4, 4}, slices.Collect(maps.Values(pairs)))
+}
+
+// Two hundred reservations in random order, each judged against all GPUs that
+// are free: none is given out twice, and every set is the best there is.
+func TestThePluginsPlacementIsTheBestAndNeverTheSameTwice(t *testing.T) {
+	const name = "volta"
+	w := newWorld(t, cluster.Client{Name: name, Profile: "dgx1-v100", Devices: fmt.Sprintf(`
+    placement = "remap"
+    state_dir = %q
+    nomad { address = %q }
+    health { period = "1s" }`, t.TempDir(), cluster.AgentURL)})
+	m, err := profile.Load("dgx1-v100")
+	must.NoError(t, err)
+	must.NoError(t, profile.Simulate(m, name))
+	bandwidth := func(set []int) (sum uint) {
+		for x, i := range set {
+			for _, j := range set[x+1:] {
+				sum += m.PairMBps(i, j)
+			}
+		}
+		return sum
+	}
+	type held struct {
+		job  string
+		gpus []int
+	}
+	var live []held
+	used := func(i int) bool {
+		return slices.ContainsFunc(live, func(h held) bool { return slices.Contains(h.gpus, i) })
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for n := 0; n < 200; {
+		var free, busy []int
+		for i := range m.GPUs {
+			if used(i) {
+				busy = append(busy, i)
+			} else {
+				free = append(free, i)
+			}
+		}
+		count := []int{1, 2, 2, 4}[rng.IntN(4)]
+		if count > len(free) || len(live) > 1 && rng.IntN(3) == 0 {
+			// Not the newest: whether that has ended is known only once it was seen.
+			at := rng.IntN(max(len(live)-1, 1))
+			w.stop(live[at].job)
+			w.ended(live[at].job)
+			live = slices.Delete(live, at, at+1)
+			continue
+		}
+		job := fmt.Sprintf("job-%d", n)
+		n++
+		w.run(job, fmt.Sprintf("device \"nvidia/gpu\" {\n count = %d\n}", count))
+		a, _ := w.running(job)
+		h := held{job: job}
+		for _, uuid := range strings.Split(strings.TrimPrefix(w.says(a), "sees="), ",") {
+			i := slices.IndexFunc(m.GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
+			must.GreaterEq(t, 0, i)
+			must.False(t, used(i), must.Sprintf("%s is given to %s too: %v", uuid, job, live))
+			h.gpus = append(h.gpus, i)
+		}
+		must.Len(t, count, h.gpus)
+		best, err := topology.Choose(m, topology.Request{Free: free, InUse: busy, Count: count})
+		must.NoError(t, err)
+		must.EqOp(t, bandwidth(best), bandwidth(h.gpus), must.Sprintf("%s got %v of %v", job, h.gpus, free))
+		live = append(live, h)
+	}
 }
 
 func TestMetricsNameTheJobThatHasAGPU(t *testing.T) {
