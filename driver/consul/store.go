@@ -381,7 +381,11 @@ func removeAll(ctx context.Context, client *api.Client, prefix string, pairs api
 		}
 	}
 	for _, p := range pairs {
-		if _, _, err := client.KV().DeleteCAS(p, write(ctx)); err != nil {
+		ok, _, err := client.KV().DeleteCAS(p, write(ctx))
+		if err == nil && !ok {
+			err = errors.New("it has changed meanwhile")
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", p.Key, err))
 		}
 	}

@@ -4,7 +4,6 @@ package member
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -291,17 +290,23 @@ func (l *loop) keep(r gang.Record) {
 }
 
 // leave takes this member out of the store; the last one takes the gang out.
-// It does not hold the end up for long: a session that cannot be ended runs
-// out, and a driver sweeps what is left.
+// The session ends in between: a write of the record that is still under way
+// would bring it back otherwise, and nobody would be the last. It does not hold
+// the end up for long: a driver sweeps what is left.
 func (l *loop) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	l.untilDone(ctx, func() error {
-		return errors.Join(l.o.Store.DeleteRecord(ctx, l.o.Self.Alloc), l.o.Store.Remove(ctx))
+		if err := l.o.Store.DeleteRecord(ctx, l.o.Self.Alloc); err != nil {
+			return err
+		}
+		if id := l.session.current(); id != "" {
+			if err := l.o.Store.Close(ctx, id); err != nil {
+				return err
+			}
+		}
+		return l.o.Store.Remove(ctx)
 	})
-	if id := l.session.current(); id != "" {
-		_ = l.o.Store.Close(ctx, id) // else it runs out by itself
-	}
 }
 
 // untilDone tries again until it works or ctx ends.

@@ -5,7 +5,6 @@
 package devices
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -26,12 +25,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/profile"
 	"github.com/nomad-gpu/nomad-gpu/device/topology"
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/e2e/clustertest"
 	"github.com/nomad-gpu/nomad-gpu/e2e/peers"
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(cluster.Guard(func(context.Context) int { return m.Run() }))
-}
+func TestMain(m *testing.M) { clustertest.Main(m) }
 
 type world struct {
 	*cluster.Cluster
@@ -40,16 +38,7 @@ type world struct {
 
 func newWorld(t *testing.T, clients ...cluster.Client) *world {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{PluginDir: filepath.Join(peers.Root(), ".cache", "bin", "nomad")})
-	must.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(c.Words(25))
-		}
-		c.Stop()
-	})
-	must.NoError(t, c.AddClients(t.Context(), clients...), must.Sprint(c.Words(20)))
-	return &world{c, t}
+	return &world{clustertest.Start(t, clients...), t}
 }
 
 // run registers a job of one task that says what GPUs it sees and stays; the

@@ -3,7 +3,6 @@
 package pools
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,12 +17,10 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
-	"github.com/nomad-gpu/nomad-gpu/e2e/peers"
+	"github.com/nomad-gpu/nomad-gpu/e2e/clustertest"
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(cluster.Guard(func(context.Context) int { return m.Run() }))
-}
+func TestMain(m *testing.M) { clustertest.Main(m) }
 
 // market is a cluster with an autoscaler and no node but those it buys.
 type market struct {
@@ -32,19 +29,10 @@ type market struct {
 	file string
 }
 
-var programs = filepath.Join(peers.Root(), ".cache", "bin")
-
 func newMarket(t *testing.T, pools ...Pool) *market {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{PluginDir: filepath.Join(programs, "nomad")})
-	must.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(c.Words(25))
-		}
-		c.Stop()
-	})
-	file, err := Start(c, filepath.Join(programs, "autoscaler"), pools...)
+	c := clustertest.Start(t)
+	file, err := Start(c, filepath.Join(clustertest.Programs, "autoscaler"), pools...)
 	must.NoError(t, err)
 	return &market{c, t, file}
 }
@@ -175,7 +163,7 @@ func (m *market) finish() {
 // queue is what the command of that name prints.
 func (m *market) queue() string {
 	m.t.Helper()
-	cmd := exec.Command(filepath.Join(programs, "autoscaler", "nomad-autoscaler-gpu"), "queue", "--pools", m.file)
+	cmd := exec.Command(filepath.Join(clustertest.Programs, "autoscaler", "nomad-autoscaler-gpu"), "queue", "--pools", m.file)
 	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+m.NomadAddress())
 	out, err := cmd.CombinedOutput()
 	must.NoError(m.t, err, must.Sprint(string(out)))

@@ -5,7 +5,6 @@
 package scenarios
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,12 +19,11 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/e2e/clustertest"
 	"github.com/nomad-gpu/nomad-gpu/e2e/peers"
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(cluster.Guard(func(context.Context) int { return m.Run() }))
-}
+func TestMain(m *testing.M) { clustertest.Main(m) }
 
 // world is a cluster of GPU nodes.
 type world struct {
@@ -42,16 +40,7 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOf(t *testing.T, clients ...cluster.Client) *world {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{PluginDir: filepath.Join(peers.Root(), ".cache", "bin", "nomad")})
-	must.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(c.Words(25))
-		}
-		c.Stop()
-	})
-	must.NoError(t, c.AddClients(t.Context(), clients...), must.Sprint(c.Words(20)))
-	return &world{c, t}
+	return &world{clustertest.Start(t, clients...), t}
 }
 
 // gang is a job of two members that run a script of the test's own; change

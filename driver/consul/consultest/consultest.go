@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -38,26 +39,29 @@ func Start(t testing.TB, options ...Option) *Server {
 	binary, err := peers.Find("consul")
 	must.NoError(t, err)
 	dir := t.TempDir()
-	var o setup
+	// An address of its own: on 127.0.0.1 any program's outgoing connection can
+	// take a port between its choice and its use.
+	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	o := setup{host: host}
 	for _, option := range options {
 		option(t, dir, &o)
 	}
-	ports := freePorts(t, 6)
-	s := &Server{t: t, Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), log: filepath.Join(dir, "consul.log")}
+	ports := freePorts(t, host, 3)
+	s := &Server{t: t, Address: fmt.Sprintf("%s:%d", host, ports[0]), log: filepath.Join(dir, "consul.log")}
 	config := filepath.Join(dir, "consul.hcl")
 	must.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
 server = true
 bootstrap_expect = 1
 data_dir = %q
-bind_addr = "127.0.0.1"
-client_addr = "127.0.0.1"
+bind_addr = %q
+client_addr = %[2]q
 disable_update_check = true
 log_level = "warn"
 performance { raft_multiplier = 1 }
 limits { http_max_conns_per_client = 8192 } # a whole gang in one test has one address
-%s
-ports { %s = %d, dns = -1, grpc = -1, grpc_tls = -1, serf_lan = %d, serf_wan = -1, server = %d }
-`, filepath.Join(dir, "data"), o.lines, cmp.Or(o.port, "http"), ports[0], ports[1], ports[2]), 0o600))
+%[3]s
+ports { %[4]s = %[5]d, dns = -1, grpc = -1, grpc_tls = -1, serf_lan = %[6]d, serf_wan = -1, server = %[7]d }
+`, filepath.Join(dir, "data"), host, o.lines, cmp.Or(o.port, "http"), ports[0], ports[1], ports[2]), 0o600))
 	s.args = []string{binary, "agent", "-config-file", config}
 	conf := api.DefaultConfig()
 	conf.Address = s.Address
@@ -107,10 +111,10 @@ func (s *Server) Restart() {
 	}
 }
 
-func freePorts(t testing.TB, n int) []int {
+func freePorts(t testing.TB, host string, n int) []int {
 	var ports []int
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", host+":0")
 		must.NoError(t, err)
 		defer l.Close()
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)

@@ -25,6 +25,7 @@ import (
 type Option func(testing.TB, string, *setup)
 
 type setup struct {
+	host   string // the server's address
 	lines  string // of the server's configuration
 	port   string // the name of the port that clients use; empty: http
 	client func(*api.Config)
@@ -59,8 +60,8 @@ func TLS(f *Files) Option {
 		t.Helper()
 		ca, key := authority(t, dir, "ca")
 		authority(t, dir, "other")
-		issue(t, dir, "server", ca, key, x509.ExtKeyUsageServerAuth)
-		issue(t, dir, "client", ca, key, x509.ExtKeyUsageClientAuth)
+		issue(t, dir, "server", s.host, ca, key, x509.ExtKeyUsageServerAuth)
+		issue(t, dir, "client", s.host, ca, key, x509.ExtKeyUsageClientAuth)
 		at := func(name string) string { return filepath.Join(dir, name) }
 		*f = Files{CA: at("ca.pem"), Cert: at("client.pem"), Key: at("client.key"), OtherCA: at("other.pem")}
 		s.lines += fmt.Sprintf("\ntls {\n https {\n ca_file = %q\n cert_file = %q\n key_file = %q\n verify_incoming = true\n }\n}", f.CA, at("server.pem"), at("server.key"))
@@ -85,11 +86,11 @@ func authority(t testing.TB, dir, name string) (*x509.Certificate, *ecdsa.Privat
 	return c, key
 }
 
-func issue(t testing.TB, dir, name string, ca *x509.Certificate, caKey *ecdsa.PrivateKey, use x509.ExtKeyUsage) {
+func issue(t testing.TB, dir, name, host string, ca *x509.Certificate, caKey *ecdsa.PrivateKey, use x509.ExtKeyUsage) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must.NoError(t, err)
 	c := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.ParseIP(host)}}
 	der, err := x509.CreateCertificate(rand.Reader, c, ca, key.Public(), caKey)
 	must.NoError(t, err)
 	writePEM(t, filepath.Join(dir, name+".pem"), "CERTIFICATE", der)
