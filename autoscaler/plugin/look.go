@@ -129,7 +129,7 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 		}
 		l.reading, l.at = reading, now
 	}
-	in := plan.Input{Now: l.reading.At, Work: l.reading.Work, Nodes: slices.Clone(l.reading.Nodes)}
+	in := plan.Input{Now: l.reading.At, Work: l.reading.Work, Nodes: slices.Clone(l.reading.Nodes), Budget: l.File.Spend()}
 	resting := map[string]string{}
 	for i := range l.File.Pools {
 		p := l.File.Pools[i].Plan()

@@ -20,7 +20,37 @@ import (
 
 // File is a pools file, in HCL.
 type File struct {
-	Pools []Definition `hcl:"pool,block"`
+	Pools  []Definition `hcl:"pool,block"`
+	Budget *Budget      `hcl:"budget,block"`
+}
+
+// Budget bounds what all pools together may cost.
+type Budget struct {
+	// PerHour is in the currency of the pools' prices.
+	PerHour float64 `hcl:"per_hour"`
+}
+
+// validate: what the pools' minima cost is spent whatever waits.
+func (f *File) validateBudget() error {
+	if f.Budget == nil {
+		return nil
+	}
+	least := 0.0
+	for _, p := range f.Pools {
+		least += float64(p.Min) * p.Price
+	}
+	if !(f.Budget.PerHour > 0) || f.Budget.PerHour < least {
+		return fmt.Errorf("budget: per_hour: %g; allowed is more than 0, and not less than the pools' minima cost, %g", f.Budget.PerHour, least)
+	}
+	return nil
+}
+
+// Spend is the budget for the planner; without a block there is no limit.
+func (f *File) Spend() plan.Budget {
+	if f.Budget == nil {
+		return plan.Budget{}
+	}
+	return plan.Budget{PerHour: f.Budget.PerHour}
 }
 
 // Definition is one pool of the file.
@@ -28,12 +58,14 @@ type Definition struct {
 	Name string `hcl:"name,label"`
 	// Kind is how nodes are made: one of kinds, or "target" where another
 	// target plugin of the autoscaler does it.
-	Kind         string  `hcl:"kind"`
-	Lifecycle    string  `hcl:"lifecycle,optional"`
-	Price        float64 `hcl:"price,optional"`
-	Min          int     `hcl:"min,optional"`
-	Max          int     `hcl:"max"`
-	IdleTime     string  `hcl:"idle_time,optional"`
+	Kind      string  `hcl:"kind"`
+	Lifecycle string  `hcl:"lifecycle,optional"`
+	Price     float64 `hcl:"price,optional"`
+	Min       int     `hcl:"min,optional"`
+	Max       int     `hcl:"max"`
+	IdleTime  string  `hcl:"idle_time,optional"`
+	// Headroom is the share of the busy nodes that is kept free beside them.
+	Headroom     float64 `hcl:"headroom,optional"`
 	StartTimeout string  `hcl:"start_timeout,optional"`
 	Select       Select  `hcl:"select,block"`
 	Shape        Shape   `hcl:"shape,block"`
@@ -123,6 +155,7 @@ func ReadFile(path string) (*File, error) {
 	if len(f.Pools) == 0 {
 		errs = append(errs, errors.New("no pool is defined; allowed is one pool block or more"))
 	}
+	errs = append(errs, f.validateBudget())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("pools file %s: %w", path, err)
 	}
@@ -133,6 +166,9 @@ func (p *Definition) validate() error {
 	var errs []error
 	wrong := func(field string, value any, allowed string) {
 		errs = append(errs, fmt.Errorf("pool %q: %s: %v; allowed %s", p.Name, field, value, allowed))
+	}
+	if !(p.Headroom >= 0 && p.Headroom <= 1) {
+		wrong("headroom", p.Headroom, "are 0 (none) to 1, such as 0.05")
 	}
 	if p.Kind != "target" && !slices.Contains(kinds, p.Kind) {
 		wrong("kind", fmt.Sprintf("%q", p.Kind), fmt.Sprintf("are %q", append(slices.Clone(kinds), "target")))
@@ -239,7 +275,7 @@ func (p *Definition) Plan() plan.Pool {
 	if shape.Memory == 0 {
 		shape.Memory = 1 << 30
 	}
-	return plan.Pool{Name: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, Min: p.Min, Max: p.Max, Shape: shape, IdleTime: p.idle,
+	return plan.Pool{Name: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, Min: p.Min, Max: p.Max, Shape: shape, IdleTime: p.idle, Headroom: p.Headroom,
 		Where: plan.Where{NodePool: p.Select.NodePool, Class: p.Select.NodeClass, Datacenter: p.Select.Datacenter}}
 }
 
