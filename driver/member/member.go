@@ -116,6 +116,7 @@ type loop struct {
 	lastBroken    string
 	waitGap       time.Duration
 	waitNext      time.Time
+	untold        *gang.Tell // a count that came too soon after the last one
 }
 
 // run is the one goroutine that touches the machine.
@@ -152,6 +153,9 @@ func (l *loop) run(ctx context.Context) Result {
 			l.lastExit = &x
 			e = gang.ProcessEnded{Exit: x}
 		case e = <-l.events:
+		case <-l.tellLater():
+			l.report(*l.untold)
+			continue
 		}
 		actions := l.machine.Step(e)
 		l.observe(e)
@@ -267,14 +271,25 @@ func (l *loop) report(t gang.Tell) {
 	if t.Kind == "Waiting" {
 		now := time.Now()
 		if now.Before(l.waitNext) {
+			l.untold = &t
 			return
 		}
+		l.untold = nil
 		l.waitNext = now.Add(l.waitGap)
 		l.waitGap = min(2*l.waitGap, 5*time.Minute)
 	} else {
-		l.waitGap, l.waitNext = 2*time.Second, time.Time{}
+		l.waitGap, l.waitNext, l.untold = 2*time.Second, time.Time{}, nil
 	}
 	l.o.Report(Event{t.Kind, t.Message})
+}
+
+// tellLater is due when a count that was held back may be told: the last one
+// is what people wait by.
+func (l *loop) tellLater() <-chan time.Time {
+	if l.untold == nil {
+		return nil
+	}
+	return time.After(time.Until(l.waitNext))
 }
 
 // publish keeps the record for the driver's next life, then for the gang.

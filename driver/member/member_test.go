@@ -279,6 +279,21 @@ func TestMembersThatPrepareAreStoppedAndLeaveNothing(t *testing.T) {
 	tb.nothingLeft()
 }
 
+func TestTheLastCountOfMembersIsToldHoweverQuicklyTheyCame(t *testing.T) {
+	tb := newTable(t, 4)
+	seats := []*seat{tb.join(0, nil)}
+	tb.eventually("the first count is told", func() bool { return seats[0].heard("1 of 4 members") })
+	seats = append(seats, tb.join(1, nil), tb.join(2, nil))
+	tb.eventually("the last count is told", func() bool { return seats[0].heard("3 of 4 members; waiting for 1 more") })
+	for _, s := range seats {
+		close(s.leave)
+	}
+	for _, s := range seats {
+		s.result(t)
+	}
+	tb.nothingLeft()
+}
+
 func TestRank0EndsTheOthers(t *testing.T) {
 	tb := newTable(t, 2)
 	tb.spec.Completion = gang.CompletionRank0

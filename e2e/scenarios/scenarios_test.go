@@ -131,8 +131,9 @@ func (w *world) events(job string) string {
 	return strings.Join(all, "\n")
 }
 
-// patience is enough for anything that does not wait for a time by design.
-const patience = 2 * time.Minute
+// patience is enough for anything that does not wait for a time by design, on
+// a machine that has other things to do.
+const patience = 4 * time.Minute
 
 // until waits for a condition on the job.
 func (w *world) until(job, what string, holds func([]*api.AllocationListStub) bool) {
