@@ -6,6 +6,7 @@ package runtime
 
 import (
 	"context"
+	"io"
 	"syscall"
 	"time"
 
@@ -116,6 +117,31 @@ type Process interface {
 	// Usage is what the process and its children use now.
 	Usage() (Usage, error)
 }
+
+// Executor is a Process that can run commands beside itself.
+type Executor interface {
+	// Exec runs a command beside the process and returns its exit code. Ending
+	// ctx ends the command with all its children. An error says that the
+	// command could not be run, or that the process does not run.
+	Exec(ctx context.Context, c Command) (int, error)
+}
+
+// Command is one more command beside a running process, in the same place: its
+// container or its cgroup, directory, environment and user.
+type Command struct {
+	// Args are the program and its arguments; no shell reads them.
+	Args []string
+	// TTY gives it a terminal; Stderr then gets nothing.
+	TTY    bool
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Sizes are the terminal's, as they change; may be nil.
+	Sizes <-chan Size
+}
+
+// Size is a terminal's, in characters.
+type Size struct{ Rows, Columns int }
 
 // Usage is a sum over a process and its children.
 type Usage struct {
