@@ -28,6 +28,9 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) == 3 && os.Args[1] == process.InitArgument {
+		os.Exit(process.Init(os.Args[2]))
+	}
 	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue {
 		plugins.ServeCtx(func(ctx context.Context, l hclog.Logger) any { return plugin.New(ctx, l) })
 		return

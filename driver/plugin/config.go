@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
@@ -67,6 +69,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"sample":   withDefault("sample", "number", "1"),
 	})),
 	"cgroup":       cgroupSpec,
+	"container":    containerSpec,
 	"consul_grace": withDefault("consul_grace", "string", `"5m"`),
 	"session_ttl":  withDefault("session_ttl", "string", `"15s"`),
 	"topology":     attr("topology", "string"),
@@ -109,9 +112,10 @@ type Config struct {
 		Insecure bool    `codec:"insecure"`
 		Sample   float64 `codec:"sample"`
 	} `codec:"tracing"`
-	Cgroup      CgroupConfig `codec:"cgroup"`
-	ConsulGrace string       `codec:"consul_grace"`
-	SessionTTL  string       `codec:"session_ttl"`
+	Cgroup      CgroupConfig    `codec:"cgroup"`
+	Container   ContainerConfig `codec:"container"`
+	ConsulGrace string          `codec:"consul_grace"`
+	SessionTTL  string          `codec:"session_ttl"`
 	// Topology places this node for the order of ranks, such as "rack1/switch3".
 	Topology string `codec:"topology"`
 	// Pool names the nodes that gangs compete for.
@@ -135,13 +139,17 @@ type settings struct {
 	// maxKillTimeout is the client's: no stop by Nomad takes longer.
 	maxKillTimeout time.Duration
 	cgroup         CgroupConfig
+	container      ContainerConfig
+	engine         docker.Config
 }
 
 // read checks each field; it looks at no network.
 func (c Config) read() (settings, error) {
-	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul), cgroup: c.Cgroup, nccl: c.NCCL}
+	s := settings{iface: c.Network.Interface, topology: c.Topology, pool: cmp.Or(c.Pool, defaultPool), consul: consul.Config(c.Consul), cgroup: c.Cgroup, container: c.Container, nccl: c.NCCL}
 	errs := []error{s.consul.Validate(), c.Cgroup.validate(), c.NCCL.validate()}
 	var err error
+	s.engine, err = c.Container.read()
+	errs = append(errs, err)
 	if len(s.pool) > maxPool {
 		errs = append(errs, fmt.Errorf("pool: %q; allowed are 1 to %d bytes", s.pool, maxPool))
 	}
@@ -183,8 +191,8 @@ func duration(field, text string, least time.Duration) (time.Duration, error) {
 }
 
 // taskConfigSpec is the config block of a task.
-var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
-	"command":        hclspec.NewAttr("command", "string", true),
+var taskConfigSpec = hclspec.NewObject(withImage(map[string]*hclspec.Spec{
+	"command":        attr("command", "string"),
 	"args":           attr("args", "list(string)"),
 	"work_dir":       attr("work_dir", "string"),
 	"nproc_per_node": withDefault("nproc_per_node", "number", "0"),
@@ -217,10 +225,19 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	})),
 	"preflight": preflightSpec,
 	"progress":  progressSpec,
-})
+}))
+
+// withImage joins a task's options with those of its container, which stand
+// beside them.
+func withImage(own map[string]*hclspec.Spec) map[string]*hclspec.Spec {
+	maps.Copy(own, imageSpec)
+	return own
+}
 
 // TaskConfig is the decoded taskConfigSpec.
 type TaskConfig struct {
+	ImageConfig `codec:",squash"`
+
 	Command      string   `codec:"command"`
 	Args         []string `codec:"args"`
 	WorkDir      string   `codec:"work_dir"`
@@ -293,7 +310,7 @@ func (c TaskConfig) read() (taskSettings, error) {
 			errs = append(errs, err)
 		}
 	}
-	if c.Command == "" {
+	if c.Command == "" && c.Image == "" {
 		take(errors.New(`command: ""; allowed is a path or a name in the task's PATH`))
 	}
 	if c.WorkDir != "" && !filepath.IsAbs(c.WorkDir) {

@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 	"github.com/nomad-gpu/nomad-gpu/driver/trace"
 )
 
@@ -59,6 +60,7 @@ type Driver struct {
 	notices notices
 	ledger  *metrics.Ledger
 	tracer  *trace.Tracer // nil: off
+	engine  *docker.Engine
 }
 
 var _ drivers.DriverPlugin = (*Driver)(nil)
@@ -104,14 +106,18 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	if err != nil {
 		return fmt.Errorf("nomad-driver-nccl: %w", err)
 	}
-	d.settings, d.consul, d.tracer = s, client, tracer
+	engine, err := docker.New(s.engine)
+	if err != nil {
+		return fmt.Errorf("nomad-driver-nccl: %w", err)
+	}
+	d.settings, d.consul, d.tracer, d.engine = s, client, tracer, engine
 	return nil
 }
 
 // Capabilities of the driver.
 func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 	return &drivers.Capabilities{SendSignals: true, FSIsolation: drivers.FSIsolationNone,
-		NetIsolationModes: []drivers.NetIsolationMode{drivers.NetIsolationModeHost}, MountConfigs: drivers.MountConfigSupportNone}, nil
+		NetIsolationModes: []drivers.NetIsolationMode{drivers.NetIsolationModeHost}, MountConfigs: drivers.MountConfigSupportAll}, nil
 }
 
 // Fingerprint tells Nomad whether gangs can be joined from here: a node that
@@ -135,7 +141,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 			select {
 			case <-ctx.Done():
 				return
-			case ch <- fingerprint(err, failures, d.notices.current()):
+			case ch <- d.withEngine(ctx, fingerprint(err, failures, d.notices.current())):
 			}
 			select {
 			case <-ctx.Done():
@@ -164,6 +170,20 @@ func fingerprint(err error, failures int, n *notice.Notice) *drivers.Fingerprint
 	return f
 }
 
+// withEngine adds the container engine to what the node has, where there is one.
+func (d *Driver) withEngine(ctx context.Context, f *drivers.Fingerprint) *drivers.Fingerprint {
+	if d.engine == nil {
+		return f
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	if facts, err := d.engine.Facts(ctx); err == nil {
+		f.Attributes["driver."+Name+".container.engine"] = structs.NewStringAttribute(facts.Name)
+		f.Attributes["driver."+Name+".container.version"] = structs.NewStringAttribute(facts.Version)
+	}
+	return f
+}
+
 func (d *Driver) reachConsul(ctx context.Context) error {
 	if d.consul == nil {
 		return errors.New("the driver is not configured yet")
@@ -175,10 +195,12 @@ func (d *Driver) reachConsul(ctx context.Context) error {
 	return err
 }
 
-// sweepGangs removes what gangs leave whose members all died at once.
+// sweepGangs removes what gangs leave whose members all died at once, in Consul
+// and in the container engine.
 func (d *Driver) sweepGangs() {
 	s := consul.NewSweeper(d.consul, d.settings.consul.Prefix)
 	for {
+		d.sweepContainers()
 		select {
 		case <-d.ctx.Done():
 			return

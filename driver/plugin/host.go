@@ -80,6 +80,15 @@ func (c CgroupConfig) cgroup(cfg *drivers.TaskConfig, gpus []string) *runtime.Cg
 	return g
 }
 
+// containerGroup is what a container may use; its engine makes the cgroup.
+func containerGroup(pids int64, cfg *drivers.TaskConfig) *runtime.Cgroup {
+	g := &runtime.Cgroup{PIDs: pids}
+	if l := cfg.Resources.LinuxResources; l != nil {
+		g.CPUShares, g.CPUs, g.MemoryBytes = uint64(max(l.CPUShares, 0)), l.CpusetCpus, l.MemoryLimitBytes
+	}
+	return g
+}
+
 // rlimitsSpec is the limits that a task asks for.
 var rlimitsSpec = hclspec.NewBlock("rlimits", false, hclspec.NewObject(map[string]*hclspec.Spec{
 	"memlock": attr("memlock", "string"),

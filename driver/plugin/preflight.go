@@ -13,6 +13,8 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 )
 
 // preflightSpec is a task's preflight block. Fractions are texts in it, which
@@ -76,12 +78,22 @@ func fraction(field, text string) (float64, error) {
 }
 
 // preflightOf is one task's.
-func (d *Driver) preflightOf(cfg *drivers.TaskConfig, steps preflight.Steps, gpus int) *preflight.Check {
+func (d *Driver) preflightOf(cfg *drivers.TaskConfig, steps preflight.Steps, gpus int, box *runtime.Container, limits []runtime.Limit) *preflight.Check {
 	// Nomad's environment of the task has the devices' variables in it too.
 	list, set := cfg.Env["NCCL_IB_HCA"]
 	asked := set && list != cfg.DeviceEnv["NCCL_IB_HCA"]
 	c := &preflight.Check{Steps: steps, Versions: preflight.LocalVersions("/sys"), Host: preflight.Host{GPUs: gpus, AskedHCA: asked},
 		Warn: func(text string) { d.emit(cfg, "Preflight", text) }}
+	if box != nil { // a container has both of its own
+		c.Host.ShmSize, c.Host.Memlock = uint64(box.ShmBytes), func() (uint64, error) {
+			for _, l := range limits {
+				if l.Name == "memlock" {
+					return min(l.Value, docker.MostLimit("memlock")), nil
+				}
+			}
+			return docker.MostLimit("memlock"), nil
+		}
+	}
 	if steps.Bandwidth {
 		c.Baselines = consul.NewBaselines(d.consul, d.settings.consul.Prefix)
 	}

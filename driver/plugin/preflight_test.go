@@ -76,7 +76,7 @@ func TestAListOfNICsIsTheUsersWhereItIsNotTheDevicePlugins(t *testing.T) {
 		{map[string]string{"NCCL_IB_HCA": "mlx5"}, map[string]string{"NCCL_IB_HCA": "=mlx5_0"}, true},
 		{map[string]string{"NCCL_IB_HCA": "mlx5"}, nil, true},
 	} {
-		check := (&Driver{}).preflightOf(&drivers.TaskConfig{Env: c.task, DeviceEnv: c.device}, preflight.Defaults(), 2)
+		check := (&Driver{}).preflightOf(&drivers.TaskConfig{Env: c.task, DeviceEnv: c.device}, preflight.Defaults(), 2, nil, nil)
 		must.Eq(t, c.asked, check.Host.AskedHCA)
 		must.Eq(t, 2, check.Host.GPUs)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/process"
 )
 
@@ -46,6 +47,11 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	t, err := d.newTask(cfg, time.Now())
 	if err != nil {
 		return nil, nil, err
+	}
+	if t.runner.spec.Container != nil {
+		if err := d.reachEngine(); err != nil {
+			return nil, nil, err
+		}
 	}
 	handle := drivers.NewTaskHandle(handleVersion)
 	handle.Config = cfg
@@ -129,6 +135,14 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		return nil, err
 	}
 	gpus := environ.Devices(cfg.DeviceEnv)
+	cores, memory := "", int64(0)
+	if l := cfg.Resources.LinuxResources; l != nil {
+		cores, memory = l.CpusetCpus, max(l.MemoryLimitBytes, 0)
+	}
+	box, err := tc.container(d.settings.container, cfg, gpus, memory)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
 	slots := tc.NprocPerNode
 	if slots == 0 {
 		slots = max(len(gpus), 1)
@@ -146,26 +160,28 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 	key := gang.Key{Region: cfg.Env["NOMAD_REGION"], Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Run: tc.Gang.Run}
 	dir := cfg.TaskDir()
 	workDir := tc.WorkDir
-	if workDir == "" {
-		workDir = dir.Dir
+	if workDir == "" && box == nil {
+		workDir = dir.Dir // a container has its image's
 	}
 	own := filepath.Join(dir.Dir, ".nccl")
-	cores := ""
-	if l := cfg.Resources.LinuxResources; l != nil {
-		cores = l.CpusetCpus
+	var where runtime.Runtime = process.Runtime{Marker: "NOMAD_ALLOC_ID=" + cfg.AllocID}
+	group := d.settings.cgroup.cgroup(cfg, gpus)
+	if box != nil {
+		where = docker.Runtime{Engine: d.engine, Report: func(text string) { d.emit(cfg, "Image", text) }}
+		group = containerGroup(d.settings.cgroup.PIDsLimit, cfg)
 	}
 	t := &task{cfg: cfg, started: started, leave: make(chan struct{}), done: make(chan struct{}),
 		state: &stateFile{path: filepath.Join(own, "state.json")},
 		runner: &runner{
-			runtime: process.Runtime{Marker: "NOMAD_ALLOC_ID=" + cfg.AllocID},
+			runtime: where,
 			dir:     filepath.Join(own, "generations"),
 			spec: runtime.Spec{Command: tc.Command, Args: tc.Args, Dir: workDir, User: cfg.User, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath,
-				Limits: ts.limits, Cgroup: d.settings.cgroup.cgroup(cfg, gpus), Warn: d.warnOnce(cfg)},
+				Limits: ts.limits, Cgroup: group, Container: box, Warn: d.warnOnce(cfg)},
 			locality: tc.Locality, cores: cores,
 			settings: environ.Settings{Task: cfg.Env, Device: cfg.DeviceEnv, Interface: interfaceOf(address), Hostfile: filepath.Join(dir.LocalDir, "hostfile"),
 				CheckpointDir: tc.Checkpoint.Dir, Framework: tc.Framework, CheckpointKeep: tc.Checkpoint.Keep,
 				RASPort: ras, PerGPU: tc.Launch == launchPerGPU, NCCL: d.settings.nccl.environment(tc.Gang.Priority)},
-			check: d.preflightOf(cfg, ts.preflight, len(gpus)),
+			check: d.preflightOf(cfg, ts.preflight, len(gpus), box, ts.limits),
 			exits: make(chan gang.Exit, 8), signal: ts.signal, grace: ts.grace, failureGrace: ts.failureGrace,
 		}}
 	t.runner.progress = d.followerOf(cfg, ts.progress, key, slots, ras, gpus)

@@ -20,6 +20,9 @@ import (
 type Host struct {
 	// Sys, Dev and Shm are the directories; empty: /sys, /dev, /dev/shm.
 	Sys, Dev, Shm string
+	// ShmSize is the size of a container's own shared memory in bytes; 0: the
+	// processes see Shm.
+	ShmSize uint64
 	// Memlock is the most locked memory that the process can get, in bytes,
 	// math.MaxUint64 for unlimited; nil: what the driver itself can give.
 	Memlock func() (uint64, error)
@@ -53,10 +56,15 @@ func (h Host) limits(s Steps, env map[string]string) (warnings []string, err err
 	var errs []error
 	shm := or(h.Shm, "/dev/shm")
 	var fs unix.Statfs_t
-	if err := unix.Statfs(shm, &fs); err != nil {
-		errs = append(errs, fmt.Errorf("shared memory: read the size of %s: %w", shm, err))
-	} else {
-		size := fs.Blocks * uint64(fs.Bsize)
+	size := h.ShmSize
+	if size == 0 {
+		err := unix.Statfs(shm, &fs)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("shared memory: read the size of %s: %w", shm, err))
+		}
+		size = fs.Blocks * uint64(fs.Bsize)
+	}
+	if len(errs) == 0 {
 		text := fmt.Sprintf("%s has %d MiB", shm, size/mib)
 		switch {
 		case s.ShmMiB > 0 && size < uint64(s.ShmMiB)*mib:

@@ -38,6 +38,8 @@ type Spec struct {
 	// MemoryNodes those that memory is taken from first; empty: no matter which.
 	CPUs        string `json:"cpus,omitempty"`
 	MemoryNodes string `json:"memory_nodes,omitempty"`
+	// Container is what the processes run in; nil: they are the host's.
+	Container *Container `json:"container,omitempty"`
 	// Warn is told what could not be had and was not asked for; may be nil.
 	Warn func(string) `json:"-"`
 }

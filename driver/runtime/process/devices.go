@@ -140,3 +140,20 @@ func statNode(path string) (specs.LinuxDeviceCgroup, error) {
 	rule.Major, rule.Minor = &major, &minor
 	return rule, nil
 }
+
+// GPUNodes are the device nodes that CUDA opens for GPUs by UUID: their own and
+// those for control. root is where /dev and /proc of the NVIDIA driver stand.
+// A GPU that the driver does not name gets all GPU nodes, as in a cgroup.
+func GPUNodes(root string, uuids []string) ([]string, error) {
+	t := deviceTree{dev: filepath.Join(root, "dev"), gpus: filepath.Join(root, "proc/driver/nvidia/gpus")}
+	nodes, err := t.gpuNodes(uuids)
+	if err != nil || len(nodes) == 0 {
+		return nil, err
+	}
+	for _, name := range []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"} {
+		if path := filepath.Join(t.dev, name); unix.Access(path, unix.F_OK) == nil {
+			nodes = append(nodes, path)
+		}
+	}
+	return nodes, nil
+}

@@ -22,23 +22,31 @@ const (
 	partWait = time.Second
 )
 
-// source is one stream of one process on its way to a pump.
+// sink takes the output of a number of sources.
+type sink interface {
+	// add takes output as a whole; it may block.
+	add([]byte)
+	// end tells that one source will write no more.
+	end()
+}
+
+// source is one stream of one process on its way to a sink.
 type source struct {
 	read  *os.File
 	write *os.File // for the process
 	lines *prefixer
 	tail  *tail
-	pump  *pump
+	sink  sink
 	ended chan struct{}
 }
 
 // newSource makes a stream; with a label each of its lines begins with it.
-func newSource(p *pump, label string, t *tail) (*source, error) {
+func newSource(to sink, label string, t *tail) (*source, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	s := &source{read: r, write: w, tail: t, pump: p, ended: make(chan struct{})}
+	s := &source{read: r, write: w, tail: t, sink: to, ended: make(chan struct{})}
 	if label != "" {
 		s.lines = &prefixer{prefix: []byte(label)}
 	}
@@ -49,7 +57,7 @@ func newSource(p *pump, label string, t *tail) (*source, error) {
 // fill reads from the process until it and all that inherited the stream have
 // closed it.
 func (s *source) fill() {
-	defer s.pump.end()
+	defer s.sink.end()
 	defer close(s.ended)
 	defer s.read.Close()
 	chunk := make([]byte, 64<<10)
@@ -69,16 +77,16 @@ func (s *source) fill() {
 		}
 		switch {
 		case s.lines == nil:
-			s.pump.add(chunk[:n])
+			s.sink.add(chunk[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			s.pump.add(s.lines.flush())
+			s.sink.add(s.lines.flush())
 			continue
 		default:
-			s.pump.add(s.lines.add(chunk[:n]))
+			s.sink.add(s.lines.add(chunk[:n]))
 		}
 		if err != nil {
 			if s.lines != nil {
-				s.pump.add(s.lines.flush())
+				s.sink.add(s.lines.flush())
 			}
 			if !errors.Is(err, io.EOF) && s.tail != nil {
 				s.tail.add([]byte("output is lost: " + err.Error() + "\n"))

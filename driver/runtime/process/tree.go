@@ -131,3 +131,12 @@ func killMarked(entry string) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+// Descendants are the numbers of the processes below pid, parents first.
+func Descendants(pid int) []int {
+	var pids []int
+	for _, s := range descendants(pid) {
+		pids = append(pids, s.pid)
+	}
+	return pids
+}

@@ -70,8 +70,8 @@ func newWorkers(spec runtime.Spec) ([]*worker, error) {
 	return workers, nil
 }
 
-// connect leads the process's output to the pumps.
-func (w *worker) connect(out, errs *pump) error {
+// connect leads the process's output to the sinks.
+func (w *worker) connect(out, errs sink) error {
 	label := ""
 	if w.name != "" {
 		label = "[" + w.name + "] "

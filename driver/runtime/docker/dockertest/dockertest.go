@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package dockertest runs a real Docker Engine for a test.
+package dockertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/moby/moby/client"
+)
+
+// Image is the image that each engine has: directories and links alone. The
+// programs are the host's own: a task mounts Volumes.
+const Image = "host:1"
+
+// Volumes show the host's programs to a container of Image.
+var Volumes = []string{"/usr:/usr:ro", "/etc/alternatives:/etc/alternatives:ro"}
+
+// Engine is a running Docker Engine without networks of its own.
+type Engine struct {
+	// Endpoint is its URL.
+	Endpoint string
+	// Client asks it.
+	Client *client.Client
+
+	dir string
+	log *os.File
+	cmd *exec.Cmd
+	// wrap begins the command, such as nsenter with a namespace.
+	wrap []string
+}
+
+// Missing says what a test with containers lacks on this machine; empty: nothing.
+func Missing() string {
+	if os.Geteuid() != 0 {
+		return "needs root: Docker Engine"
+	}
+	if _, err := exec.LookPath("dockerd"); err != nil {
+		return "dockerd is not found: on Debian and Ubuntu, apt-get install docker.io"
+	}
+	return ""
+}
+
+// Start runs an engine whose files are in dir, a short path, and gives it
+// Image. The words of wrap begin its command.
+func Start(ctx context.Context, dir string, wrap ...string) (*Engine, error) {
+	e := &Engine{Endpoint: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir, wrap: wrap}
+	var err error
+	if e.Client, err = client.New(client.WithHost(e.Endpoint)); err != nil {
+		return nil, err
+	}
+	if err := e.Up(ctx); err != nil {
+		return nil, err
+	}
+	if err := e.importImage(ctx); err != nil {
+		e.Stop()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Up starts the engine's program.
+func (e *Engine) Up(ctx context.Context) error {
+	var err error
+	if e.log, err = os.OpenFile(filepath.Join(e.dir, "dockerd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+		return err
+	}
+	in := func(name string) string { return filepath.Join(e.dir, name) }
+	args := append(append([]string{}, e.wrap...), "dockerd", "--data-root", in("data"), "--exec-root", in("run"), "--pidfile", in("pid"), "-H", e.Endpoint,
+		"--config-file", in("none.json"), "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--storage-driver=vfs")
+	if err := os.WriteFile(in("none.json"), []byte("{}"), 0o600); err != nil {
+		return err
+	}
+	e.cmd = exec.Command(args[0], args[1:]...)
+	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := e.cmd.Start(); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		if _, err = e.Client.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			e.Stop()
+			data, _ := os.ReadFile(filepath.Join(e.dir, "dockerd.log"))
+			return fmt.Errorf("dockerd does not come up: %w\n%s", err, data[max(0, len(data)-1000):])
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// Stop ends the engine with all its containers.
+func (e *Engine) Stop() {
+	if e.cmd == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if all, err := e.Client.ContainerList(ctx, client.ContainerListOptions{All: true}); err == nil {
+		for _, c := range all.Items {
+			_, _ = e.Client.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true})
+		}
+	}
+	e.Down(syscall.SIGTERM)
+	e.cmd = nil
+	// What its own end leaves mounted.
+	if mounts, err := os.ReadFile("/proc/self/mounts"); err == nil {
+		for line := range strings.Lines(string(mounts)) {
+			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], e.dir+"/") {
+				_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
+			}
+		}
+	}
+}
+
+// Down signals the engine's program and waits for its end.
+func (e *Engine) Down(sig syscall.Signal) {
+	_ = syscall.Kill(-e.cmd.Process.Pid, sig)
+	done := make(chan struct{})
+	go func() {
+		_ = e.cmd.Wait() // its exit says nothing
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		_ = syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
+		<-done
+	}
+	e.log.Close()
+}
+
+// Names are the containers there are, running or not.
+func (e *Engine) Names(ctx context.Context) ([]string, error) {
+	all, err := e.Client.ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, c := range all.Items {
+		names = append(names, strings.TrimPrefix(strings.Join(c.Names, ","), "/")+" "+string(c.State))
+	}
+	return names, nil
+}
+
+func (e *Engine) importImage(ctx context.Context) error {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range []string{"usr", "etc", "etc/alternatives", "tmp", "proc", "sys", "dev", "root"} {
+		mode := int64(0o755)
+		if name == "tmp" {
+			mode = 0o1777
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: mode}); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "usr/" + name, Mode: 0o777}); err != nil {
+			return err
+		}
+	}
+	for name, text := range map[string]string{
+		"etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n", "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+		"etc/nsswitch.conf": "hosts: files dns\n"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	r, err := e.Client.ImageImport(ctx, client.ImageImportSource{Source: &b, SourceName: "-"}, Image, client.ImageImportOptions{
+		Changes: []string{"ENV PATH=/usr/local/bin:/usr/bin:/bin", `CMD ["sh", "-c", "echo what the image runs"]`, "WORKDIR /root"}})
+	if err != nil {
+		return fmt.Errorf("import %s: %w", Image, err)
+	}
+	defer r.Close()
+	_, err = io.Copy(io.Discard, r)
+	return err
+}
