@@ -17,12 +17,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/plugin"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/process"
 )
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == process.Argument {
 		if err := process.Supervise(os.Args[2], os.NewFile(3, "ready")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == docker.FollowArgument {
+		if err := docker.Follow(os.Args[2], os.NewFile(3, "ready")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -295,6 +295,10 @@ func (p Place) Launch() []string {
 	return []string{"nsenter", "--net=/run/netns/" + p.host.namespace}
 }
 
+// Enter is what must stand before the command of a program that is to run on a
+// client's host; nothing where hosts are not namespaces.
+func (c *Cluster) Enter(name string) []string { return Place{host: c.clients[name].host}.Launch() }
+
 // StartAutoscaler starts the real Nomad Autoscaler with a configuration.
 func (c *Cluster) StartAutoscaler(config string) (err error) {
 	if _, err = c.writeConfig("autoscaler", config); err != nil {

@@ -39,6 +39,13 @@ type training struct {
 // train starts it; gang is more of the gang block, and group of the group's.
 func (w *world) train(job, gang string, group ...string) training {
 	w.t.Helper()
+	return w.trainIn(job, "", gang, group...)
+}
+
+// trainIn is train with more of the task's configuration, in which CHECKPOINT
+// is the directory of the checkpoints.
+func (w *world) trainIn(job, config, gang string, group ...string) training {
+	w.t.Helper()
 	tr := training{w, job, filepath.Join(w.Dir(), "checkpoints-"+job)}
 	must.NoError(w.t, os.Mkdir(tr.checkpoint, 0o777))
 	w.register(fmt.Sprintf(`
@@ -73,6 +80,7 @@ job %[1]q {
         command        = "/usr/bin/python3"
         args           = [%[2]q, "--steps", "150", "--step-seconds", "0.2", "--checkpoint", "20"]
         nproc_per_node = 1
+        %[6]s
         gang {
           nodes = 4
           %[3]s
@@ -92,7 +100,7 @@ job %[1]q {
     }
   }
 }
-`, job, filepath.Join(peers.Root(), "examples", "pytorch-ddp", "train.py"), gang, tr.checkpoint, strings.Join(group, "\n")))
+`, job, filepath.Join(peers.Root(), "examples", "pytorch-ddp", "train.py"), gang, tr.checkpoint, strings.Join(group, "\n"), strings.ReplaceAll(config, "CHECKPOINT", tr.checkpoint)))
 	return tr
 }
 

@@ -202,14 +202,20 @@ func (w *world) processes(entry string) []int32 {
 	return found
 }
 
-// drivers are the driver's plugin processes, one on each client.
+// drivers are the driver's plugin processes, one on each client of this cluster.
 func (w *world) drivers() []*process.Process {
 	var found []*process.Process
 	all, err := process.Processes()
 	must.NoError(w.t, err)
 	for _, p := range all {
-		if line, err := p.CmdlineSlice(); err == nil && len(line) == 1 && filepath.Base(line[0]) == "nomad-driver-nccl" {
-			found = append(found, p)
+		line, err := p.CmdlineSlice()
+		if err != nil || len(line) != 1 || filepath.Base(line[0]) != "nomad-driver-nccl" {
+			continue
+		}
+		if agent, err := p.Parent(); err == nil {
+			if line, err := agent.Cmdline(); err == nil && strings.Contains(line, w.Dir()) {
+				found = append(found, p)
+			}
 		}
 	}
 	return found

@@ -35,6 +35,17 @@ type Runtime struct {
 
 var _ runtime.Runtime = Runtime{}
 
+func (r Runtime) program() (string, error) {
+	if r.Program != "" {
+		return r.Program, nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the driver's own program: %w", err)
+	}
+	return program, nil
+}
+
 // Create pulls the image, where the node lacks it, and creates the container.
 func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtime.Process, error) {
 	p, err := r.create(ctx, dir, s)
@@ -45,12 +56,9 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 }
 
 func (r Runtime) create(ctx context.Context, dir string, s runtime.Spec) (*generation, error) {
-	program := r.Program
-	if program == "" {
-		var err error
-		if program, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("find the driver's own program: %w", err)
-		}
+	program, err := r.program()
+	if err != nil {
+		return nil, err
 	}
 	report := r.Report
 	if report == nil {
@@ -94,7 +102,7 @@ func (r Runtime) create(ctx context.Context, dir string, s runtime.Spec) (*gener
 		return nil, err
 	}
 	name := s.Container.Name + "-" + filepath.Base(dir)
-	p := &generation{engine: r.Engine, dir: dir, about: about{Name: name, Stdout: s.Stdout, Stderr: s.Stderr}}
+	p := &generation{engine: r.Engine, dir: dir, program: program, about: about{Name: name, Stdout: s.Stdout, Stderr: s.Stderr, Engine: r.Engine.config}}
 	// Before the container is there: what is made is found again.
 	if err := writeFile(dir, aboutFile, p.about); err != nil {
 		return nil, err

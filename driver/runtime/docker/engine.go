@@ -6,12 +6,12 @@
 // The container is created when the generation is prepared and started when it
 // starts. Its first process is the driver's own program, shown inside: it
 // starts the user's, one or one for each GPU, as the supervisor of package
-// process does on the host. The engine keeps the output, so none is lost while
-// no driver runs; the place up to which Nomad has it stands in the
-// generation's directory.
+// process does on the host. The engine keeps the output, and a follower that
+// outlives the driver passes it on to Nomad; the place up to which Nomad has it
+// stands in the generation's directory.
 //
 //	driver ── Engine API ──▶ container: init ──▶ processes ──▶ children
-//	Nomad's logs ◀── logs of the engine ──┘
+//	Nomad's logs ◀── follower ◀── engine's logs ◀──┘
 package docker
 
 import (

@@ -36,6 +36,8 @@ type about struct {
 	Name   string `json:"name"`
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
+	// Engine is for the follower of the logs.
+	Engine Config `json:"engine"`
 }
 
 const (
@@ -49,13 +51,13 @@ const (
 
 // generation is one container.
 type generation struct {
-	engine *Engine
-	dir    string
-	about  about
+	engine  *Engine
+	dir     string
+	program string // the driver's, which follows the logs
+	about   about
 
-	mu   sync.Mutex
-	logs *logs // nil: not followed yet
-	end  sync.Mutex
+	mu  sync.Mutex // of the follower
+	end sync.Mutex // of the end
 }
 
 var _ runtime.Process = (*generation)(nil)
@@ -63,7 +65,11 @@ var _ runtime.Executor = (*generation)(nil)
 
 // Attach finds the container of a former life, or the exit that was kept.
 func (r Runtime) Attach(_ context.Context, dir string) (runtime.Process, error) {
-	p := &generation{engine: r.Engine, dir: dir}
+	program, err := r.program()
+	if err != nil {
+		return nil, err
+	}
+	p := &generation{engine: r.Engine, dir: dir, program: program}
 	if err := readFile(dir, aboutFile, &p.about); err != nil {
 		return nil, fmt.Errorf("find the container: %w", err)
 	}
@@ -74,18 +80,7 @@ func (p *generation) Start(ctx context.Context) error {
 	if _, err := p.engine.client.ContainerStart(ctx, p.about.Name, client.ContainerStartOptions{}); err != nil {
 		return fmt.Errorf("start container %s: %w", p.about.Name, err)
 	}
-	p.follow()
-	return nil
-}
-
-// follow begins to pass the output on, once.
-func (p *generation) follow() *logs {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.logs == nil {
-		p.logs = p.engine.follow(p.about, p.dir)
-	}
-	return p.logs
+	return p.follow()
 }
 
 // Signal reaches the user's process with its children: the container's first
@@ -149,7 +144,9 @@ func (p *generation) Wait(ctx context.Context) (gang.Exit, error) {
 			return p.finish(ctx)
 		case err != nil: // the engine is away; containers may outlive that
 		case state.Running:
-			p.follow()
+			if err := p.follow(); err != nil {
+				return gang.Exit{}, err
+			}
 			w := p.engine.client.ContainerWait(ctx, p.about.Name, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 			select {
 			case <-w.Result:
@@ -180,8 +177,11 @@ func (p *generation) finish(ctx context.Context) (gang.Exit, error) {
 	}
 	x := exitOf(state, p.report())
 	if state != nil && state.Status != container.StateCreated {
+		if err := p.follow(); err != nil {
+			return gang.Exit{}, err
+		}
 		drained, cancel := context.WithTimeout(ctx, lastWords)
-		p.follow().drain(drained)
+		p.drain(drained)
 		cancel()
 	}
 	if err := writeFile(p.dir, endedFile, x); err != nil {

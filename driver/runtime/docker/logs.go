@@ -9,54 +9,130 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 )
 
-// logs passes a container's output on to Nomad's named pipes, from where a
-// former life of the driver left off.
-type logs struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
+// FollowArgument makes the driver's program the follower of one container's
+// logs. Like the supervisor of a process of the host it outlives the driver:
+// Nomad takes the end of a pipe's last writer for the end of the task's output.
+const FollowArgument = "logs"
 
-// follow begins. It ends with the container, or once drain is tired of waiting.
-func (e *Engine) follow(a about, dir string) *logs {
-	ctx, cancel := context.WithCancel(context.Background())
-	l := &logs{cancel: cancel, done: make(chan struct{})}
-	out := openOutput(a.Stdout, filepath.Join(dir, "stdout.at"))
-	errs := openOutput(a.Stderr, filepath.Join(dir, "stderr.at"))
-	go func() {
-		defer close(l.done)
-		defer cancel()
-		defer out.close()
-		defer errs.close()
-		for ctx.Err() == nil {
-			err := e.passLogs(ctx, a.Name, out, errs)
-			if err == nil || cerrdefs.IsNotFound(err) {
-				return
-			}
-			select { // the engine is away
-			case <-ctx.Done():
-			case <-time.After(askAgain):
-			}
+// lockFile is locked by the follower while it lives, and holds its number.
+const lockFile = "logs.lock"
+
+// Follow is the follower's whole life: it passes the output of the container
+// of dir on to Nomad's named pipes, from where an earlier follower left off,
+// until the container has ended. It closes ready once it holds the lock.
+func Follow(dir string, ready io.Closer) error {
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another follower is there: %w", err)
+	}
+	if err := errors.Join(lock.Truncate(0), writePID(lock)); err != nil {
+		return err
+	}
+	ready.Close()
+	var a about
+	if err := readFile(dir, aboutFile, &a); err != nil {
+		return err
+	}
+	e, err := New(a.Engine)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	out := openOutput(ctx, a.Stdout, filepath.Join(dir, "stdout.at"))
+	errs := openOutput(ctx, a.Stderr, filepath.Join(dir, "stderr.at"))
+	for {
+		err := e.passLogs(ctx, a.Name, out, errs)
+		if err == nil || cerrdefs.IsNotFound(err) {
+			return nil
 		}
-	}()
-	return l
+		fmt.Fprintln(os.Stderr, err)
+		time.Sleep(askAgain / 4) // the engine is away
+	}
 }
 
-// drain waits until all is passed on; ctx ends the waiting, and the passing on.
-func (l *logs) drain(ctx context.Context) {
-	select {
-	case <-l.done:
-	case <-ctx.Done():
-		l.cancel()
-		<-l.done
+func writePID(f *os.File) error {
+	_, err := fmt.Fprintln(f, os.Getpid())
+	return err
+}
+
+// follow makes sure that the container's follower lives.
+func (p *generation) follow() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.follower() != 0 {
+		return nil
+	}
+	ready, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	defer tell.Close()
+	log, err := os.OpenFile(filepath.Join(p.dir, "logs.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.program, FollowArgument, p.dir)
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{tell}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("follow the logs: %w", err)
+	}
+	go cmd.Wait() // its exit says nothing
+	tell.Close()
+	_ = ready.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_, _ = ready.Read(make([]byte, 1)) // the end of the file, or of the waiting
+	return nil
+}
+
+// follower is the number of the living follower's process, 0: there is none.
+func (p *generation) follower() int {
+	f, err := os.Open(filepath.Join(p.dir, lockFile))
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+		return 0
+	}
+	var pid int
+	_, _ = fmt.Fscan(f, &pid)
+	return max(pid, 1)
+}
+
+// drain waits until the follower has passed all on; when ctx ends it is ended.
+func (p *generation) drain(ctx context.Context) {
+	for {
+		pid := p.follower()
+		if pid == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			if pid > 1 {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // nobody reads the pipes
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }
 
@@ -76,7 +152,6 @@ func (e *Engine) passLogs(ctx context.Context, name string, out, errs *output) e
 		return err
 	}
 	defer stream.Close()
-	out.ctx, errs.ctx = ctx, ctx
 	// It calls Write once for each message of the engine's.
 	if _, err = stdcopy.StdCopy(out, errs, stream); err != nil {
 		return err
@@ -85,7 +160,7 @@ func (e *Engine) passLogs(ctx context.Context, name string, out, errs *output) e
 	if err != nil {
 		return err
 	}
-	if r.Container.State != nil && r.Container.State.Running {
+	if r.Container.State != nil && (r.Container.State.Running || r.Container.State.Status == container.StateCreated) {
 		return errors.New("the stream of the logs ended before the container")
 	}
 	return nil
@@ -105,8 +180,8 @@ type output struct {
 	skip  int // messages of the time at that are written already
 }
 
-func openOutput(path, mark string) *output {
-	o := &output{path: path}
+func openOutput(ctx context.Context, path, mark string) *output {
+	o := &output{path: path, ctx: ctx}
 	if data, err := os.ReadFile(mark); err == nil {
 		var text string
 		if _, err := fmt.Sscanf(string(data), "%s %d", &text, &o.count); err == nil {
@@ -114,16 +189,9 @@ func openOutput(path, mark string) *output {
 		}
 	}
 	o.mark, _ = os.OpenFile(mark, os.O_CREATE|os.O_WRONLY, 0o600)
+	// Held open from the start: Nomad must not meet a pipe without a writer.
+	o.pipe, _ = os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	return o
-}
-
-func (o *output) close() {
-	if o.pipe != nil {
-		o.pipe.Close()
-	}
-	if o.mark != nil {
-		o.mark.Close()
-	}
 }
 
 // Write takes one message: a time, a space, and a line or a part of one.
