@@ -46,8 +46,9 @@ type Options struct {
 	// the process of its record is there, or its exit is still to be told.
 	Resume  *State
 	Running bool
-	// Leave is closed when Nomad stops this allocation.
-	Leave <-chan struct{}
+	// Leave is told when Nomad stops this allocation, or it cannot go on here.
+	// Closing it stands for the former.
+	Leave <-chan gang.LeaveAsked
 	// SessionTTL is the session's time to live.
 	SessionTTL time.Duration
 	// ConsulGrace is how long a process runs on while the store is out of reach.
@@ -143,8 +144,8 @@ func (l *loop) run(ctx context.Context) Result {
 		select {
 		case <-ctx.Done():
 			return Result{Detached: true, Exit: l.lastExit}
-		case <-leave:
-			leave, e = nil, gang.LeaveAsked{}
+		case asked := <-leave:
+			leave, e = nil, asked
 		case x, ok := <-exited:
 			if !ok {
 				exited = nil
@@ -186,7 +187,6 @@ func (l *loop) tell(ctx context.Context, e gang.Event) {
 
 // agree waits for the store and compares the spec.
 func (l *loop) agree(ctx context.Context) (Result, bool) {
-	left := Result{Outcome: gang.Outcome{Reason: "stopped by Nomad before it joined"}}
 	begin, told := time.Now(), false
 	for {
 		spec, err := l.o.Store.AgreeSpec(ctx, l.o.Spec)
@@ -209,8 +209,8 @@ func (l *loop) agree(ctx context.Context) (Result, bool) {
 		select {
 		case <-ctx.Done():
 			return Result{Detached: true}, false
-		case <-l.o.Leave:
-			return left, false
+		case asked := <-l.o.Leave:
+			return Result{Outcome: gang.LeftFor(asked.Cause, asked.Why)}, false
 		case <-time.After(time.Second):
 		}
 	}

@@ -80,7 +80,7 @@ func (r *runner) runs() uint64 {
 // seat is one member with its life in the test.
 type seat struct {
 	*runner
-	leave  chan struct{}
+	leave  chan gang.LeaveAsked
 	done   chan member.Result
 	cancel context.CancelFunc
 	mu     sync.Mutex
@@ -124,7 +124,7 @@ func newTable(t *testing.T, nodes int) *table {
 
 func (tb *table) join(i int, resume *member.State) *seat {
 	s := &seat{runner: &runner{alloc: fmt.Sprintf("alloc-%d", i), exits: make(chan gang.Exit, 4), slow: tb.slow},
-		leave: make(chan struct{}), done: make(chan member.Result, 1)}
+		leave: make(chan gang.LeaveAsked), done: make(chan member.Result, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	tb.t.Cleanup(cancel)

@@ -154,7 +154,7 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 	if l := cfg.Resources.LinuxResources; l != nil {
 		cores = l.CpusetCpus
 	}
-	t := &task{cfg: cfg, started: started, leave: make(chan struct{}), done: make(chan struct{}),
+	t := &task{cfg: cfg, started: started, leave: make(chan gang.LeaveAsked, 1), done: make(chan struct{}),
 		state: &stateFile{path: filepath.Join(own, "state.json")},
 		runner: &runner{
 			runtime: process.Runtime{Marker: "NOMAD_ALLOC_ID=" + cfg.AllocID},
