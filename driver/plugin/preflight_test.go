@@ -4,6 +4,7 @@ package plugin
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,19 @@ func TestThePreflightIsOnUnlessItIsSwitchedOff(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, preflight.Steps{Reach: true, Versions: true, Limits: true, RDMA: true, Bandwidth: true, MinGbps: 12.5, Ratio: 0.8, LeaveOut: true,
 		ShmMiB: 4096, MemlockMiB: 1024, Timeout: 30 * time.Second}, s.preflight)
+}
+
+func TestThePreflightOfTheDocumentationIsTaken(t *testing.T) {
+	page, err := os.ReadFile("../README.md")
+	must.NoError(t, err)
+	_, section, _ := strings.Cut(string(page), "## Preflight")
+	_, block, _ := strings.Cut(section, "```hcl\n")
+	block, _, _ = strings.Cut(block, "```")
+	s, err := parse(t, withBlock(block)).read()
+	must.NoError(t, err)
+	want := preflight.Defaults()
+	want.Bandwidth, want.MinGbps, want.LeaveOut = true, 80, true
+	must.Eq(t, want, s.preflight)
 }
 
 func TestThePreflightLeavesTimeToPrepareTheProcess(t *testing.T) {
