@@ -191,6 +191,13 @@ func (m *Machine) Abandoned() bool {
 	return m.record.Leaving || m.seen && over
 }
 
+// Missed reports whether the gang, as far as is known, still counts on this
+// member, which leaves.
+func (m *Machine) Missed() bool {
+	goes := m.head.State == Preparing || m.head.State == Running
+	return m.record.Leaving && m.seen && goes && m.assignment != nil
+}
+
 // follow does what the newest head asks for, one operation at a time.
 func (m *Machine) follow(do func(...Action)) {
 	if m.busy != nothing {

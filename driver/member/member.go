@@ -86,6 +86,8 @@ func Run(ctx context.Context, o Options) Result {
 	l.session.changed = make(chan struct{}, 1)
 	l.session.lastGood = time.Now()
 	l.record.changed = make(chan struct{}, 1)
+	l.place.moved = make(chan struct{}, 1)
+	l.place.move(nil, l.o.Self)
 	l.joined = make(chan struct{})
 	tasksCtx, cancel := context.WithCancel(ctx)
 	result := l.run(tasksCtx)
@@ -109,6 +111,8 @@ type loop struct {
 
 	session session
 	record  outbox
+
+	place place
 
 	viewsMu sync.Mutex
 	views   map[string][]gang.Member
@@ -164,7 +168,33 @@ func (l *loop) run(ctx context.Context) Result {
 			l.cancelPrepare()
 		}
 		if end := l.perform(ctx, actions); end != nil {
+			l.settle(ctx)
 			return Result{Outcome: *end, Exit: l.lastExit}
+		}
+	}
+}
+
+// farewell bounds the wait for the gang to know that a member leaves.
+const farewell = 3 * time.Second
+
+// settle waits until the head says that the generation ends, where this member
+// leaves one: a record that went before the coordinator had read it would be a
+// loss, for which the others get no time to save their work.
+func (l *loop) settle(ctx context.Context) {
+	over := time.After(farewell)
+	for missed := l.machine.Missed(); missed; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case e := <-l.events:
+			if h, ok := e.(gang.HeadSeen); ok {
+				missed = h.Assignment != nil && (h.Head.State == gang.Preparing || h.Head.State == gang.Running)
+			}
+			if _, ok := e.(gang.HeadGone); ok {
+				return
+			}
 		}
 	}
 }
