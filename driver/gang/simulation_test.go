@@ -366,7 +366,7 @@ func (s *simulation) act(h *simHost, a Action) {
 	case Stop:
 		most := 3
 		if h.slowStop {
-			most = 40
+			most = 120
 		}
 		h.pending = append(h.pending, simPending{due: soon(most), event: StopEnded{a.Generation}, do: func() {
 			h.running, h.prepared, h.exitTold = false, false, true
@@ -594,8 +594,11 @@ func (s *simulation) fault() {
 		for id := range s.store.sessions {
 			s.store.sessions[id] = s.now.Add(simTTL)
 		}
-	case 6:
+	case 6: // a process that outlasts the last call when it has to stop
 		h.slowStop = true
+		if other := s.hosts[s.rng.IntN(len(s.hosts))]; other != h && other.running && h.running {
+			other.exit.Code, other.endsAt = 1, s.now
+		}
 	case 7: // paused past its TTL: the session ends while everything else goes on
 		if !s.store.down {
 			s.endSession(h.session)
