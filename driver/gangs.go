@@ -26,6 +26,7 @@ type listed struct {
 	Generation uint64         `json:"generation"`
 	Restarts   int            `json:"restarts"`
 	World      int            `json:"world"`
+	Cause      string         `json:"cause,omitempty"` // why the newest generation ended
 	Reason     string         `json:"reason"`
 	Pool       string         `json:"pool,omitempty"`     // whose line it stands in
 	Position   int            `json:"position,omitempty"` // in that line, from 1
@@ -43,7 +44,9 @@ type listedMember struct {
 	Generation uint64 `json:"generation"`
 	GPUs       int    `json:"gpus"`
 	Leaving    bool   `json:"leaving,omitempty"`
-	Exit       string `json:"exit,omitempty"` // how its process ended
+	Why        string `json:"why,omitempty"`       // it leaves, if not for Nomad
+	Exit       string `json:"exit,omitempty"`      // how its process ended
+	ExitRank   *int   `json:"exit_rank,omitempty"` // of the process that failed first, where the node has several
 }
 
 // gone is the phase of a member that was named in the generation and has no record now.
@@ -51,7 +54,7 @@ const gone = "gone"
 
 func list(g consul.Gang) listed {
 	l := listed{Namespace: g.Key.Namespace, Job: g.Key.Job, Group: g.Key.Group, Run: g.Key.Run, State: string(g.Head.State),
-		Generation: g.Head.Generation, Restarts: g.Head.Restarts, World: g.Head.World, Reason: g.Head.Reason,
+		Generation: g.Head.Generation, Restarts: g.Head.Restarts, World: g.Head.World, Cause: string(g.Head.Cause), Reason: g.Head.Reason,
 		Pool: g.Pool, Position: g.Line.Position, Ahead: g.Line.Ahead, Members: []listedMember{}}
 	for _, err := range g.Broken {
 		l.Unreadable = append(l.Unreadable, err.Error())
@@ -81,9 +84,9 @@ func list(g consul.Gang) listed {
 
 func listMember(r gang.Record, rank *int) listedMember {
 	m := listedMember{Rank: rank, Alloc: r.Member.Alloc, Node: r.Member.Node, Address: r.Member.Address.String(),
-		Phase: string(r.Phase), Generation: r.Generation, GPUs: len(r.Member.GPUs), Leaving: r.Leaving}
+		Phase: string(r.Phase), Generation: r.Generation, GPUs: len(r.Member.GPUs), Leaving: r.Leaving, Why: r.Why}
 	if r.Exit != nil {
-		m.Exit = r.Exit.String()
+		m.Exit, m.ExitRank = r.Exit.String(), r.Exit.Rank
 	}
 	return m
 }

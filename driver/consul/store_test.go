@@ -99,6 +99,29 @@ func TestTheStore(t *testing.T) {
 		must.NoError(t, err)
 		must.False(t, ok, must.Sprint("the head has changed"))
 	})
+	t.Run("two coordinators' views of one generation do not mix", func(t *testing.T) {
+		decide := func(members int) []gang.Member {
+			var view []gang.Member
+			for i := range members {
+				m := record(i).Member
+				m.Version = fmt.Sprint("of ", members)
+				view = append(view, m)
+			}
+			_, index, err := s.WatchHead(ctx, 0)
+			must.NoError(t, err)
+			ok, err := s.Decide(ctx, session, index, gang.Decision{Head: &gang.Head{State: gang.Preparing, Generation: 5, World: members}, View: view})
+			must.NoError(t, err)
+			must.True(t, ok)
+			return view
+		}
+		decide(300)
+		want := decide(40) // as where the first one's head had been refused
+		head, _, err := s.WatchHead(ctx, 0)
+		must.NoError(t, err)
+		got, err := s.ReadView(ctx, *head)
+		must.NoError(t, err)
+		must.Eq(t, want, got)
+	})
 	t.Run("keys stay while a member does, and go with the last", func(t *testing.T) {
 		must.NoError(t, s.Remove(ctx))
 		head, _, err := s.WatchHead(ctx, 0)

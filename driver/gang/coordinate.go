@@ -3,7 +3,6 @@
 package gang
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -134,7 +133,7 @@ func (c *Coordinator) forming(now time.Time, head Head, view []Member, records [
 	if head.Orphan {
 		deadline := c.entered.Add(rejoinTimeout)
 		if !now.Before(deadline) {
-			return c.end(head, fmt.Sprintf("the gang's keys were gone, and not all members came back within %s: %s", rejoinTimeout, waiting))
+			return c.end(head, CauseLost, fmt.Sprintf("the gang's keys were gone, and not all members came back within %s: %s", rejoinTimeout, waiting))
 		}
 		d := c.wait(head, waiting)
 		d.Again = deadline
@@ -150,7 +149,7 @@ func (c *Coordinator) forming(now time.Time, head Head, view []Member, records [
 		return d
 	}
 	if line != nil && line.Ahead != "" {
-		return c.end(head, fmt.Sprintf("gave its nodes back: not whole within form_timeout %s, and %s is before it in line: %s", c.spec.FormTimeout, line.Ahead, waiting))
+		return c.end(head, CauseLine, fmt.Sprintf("gave its nodes back: not whole within form_timeout %s, and %s is before it in line: %s", c.spec.FormTimeout, line.Ahead, waiting))
 	}
 	if line != nil {
 		waiting += "; first in line"
@@ -235,105 +234,18 @@ func (c *Coordinator) grow(now time.Time, head Head, view []Member, records []Re
 		return Decision{Again: due}
 	}
 	next := head
-	next.State, next.Planned = Stopping, true
+	next.State, next.Planned, next.Cause = Stopping, true, CauseGrow
 	next.Reason = fmt.Sprintf("it grows from %d to %d members: %s", len(view), min(len(view)+len(spares), c.spec.Nodes), nodes(spares))
 	return Decision{Head: &next}
 }
-
-// interrupted looks for what ends a generation: first a failure, so that its
-// reason is told and not what it caused, then a planned leave, then a loss.
-func (c *Coordinator) interrupted(head Head, view []Member, byAlloc map[string]Record, started bool) (Decision, bool) {
-	var lost, left string
-	for rank, m := range view {
-		r, here := byAlloc[m.Alloc]
-		switch {
-		case here && r.Phase == Broken && r.Generation == head.Generation:
-			how := "could not be run"
-			var exit Exit
-			if r.Exit != nil {
-				exit, how = *r.Exit, r.Exit.String()
-			}
-			return c.restart(head, fmt.Sprintf("rank %d on %s %s", rank, m.Node, how), exit), true
-		case here && r.Leaving && left == "":
-			left = fmt.Sprintf("rank %d on %s was told to stop by Nomad", rank, m.Node)
-		case !here && lost == "":
-			lost = fmt.Sprintf("rank %d on %s is lost: its session is gone", rank, m.Node)
-		case here && lost == "" && gaveUp(r, head.Generation, started):
-			lost = fmt.Sprintf("rank %d on %s lost its process", rank, m.Node)
-		}
-	}
-	if reason := cmp.Or(left, lost); reason != "" {
-		next := head
-		next.State, next.Reason, next.Planned = Stopping, reason, lost == ""
-		return Decision{Head: &next}, true
-	}
-	return Decision{}, false
-}
-
-// gaveUp reports whether a member has no process of a generation any more.
-// Before the start a member that is still on its way is idle at an older one.
-func gaveUp(r Record, generation uint64, started bool) bool {
-	if r.Phase == Idle {
-		return started || r.Generation >= generation
-	}
-	return started && r.Generation != generation
-}
-
-func (c *Coordinator) stopping(now time.Time, head Head, view []Member, byAlloc map[string]Record) Decision {
-	var again time.Time
-	for _, m := range view {
-		r, here := byAlloc[m.Alloc]
-		if here && (r.Phase != Idle || r.Generation < head.Generation) {
-			return Decision{}
-		}
-		if !here {
-			if fenced := c.lost[m.Alloc].Add(c.spec.FenceDelay); now.Before(fenced) && fenced.After(again) {
-				again = fenced
-			}
-		}
-	}
-	if !again.IsZero() {
-		return Decision{Again: again}
-	}
-	next := head
-	next.State, next.Planned = Forming, false
-	return Decision{Head: &next}
-}
-
-// restart ends a generation for a failure, and the gang with it where that was
-// one too many, or where too many in a row came without progress: a further
-// step of training where steps are reported, else a run of a minute.
-func (c *Coordinator) restart(head Head, reason string, exit Exit) Decision {
-	advanced := exit.Ran >= progressTime
-	if exit.Step > 0 || head.Step > 0 {
-		advanced = exit.Step > head.Step
-	}
-	next := head
-	next.Barren, next.Step = head.Barren+1, max(head.Step, exit.Step)
-	if advanced {
-		next.Barren = 0
-	}
-	if c.spec.NoProgress > 0 && next.Barren >= c.spec.NoProgress {
-		return c.end(head, fmt.Sprintf("%s; %d failures in a row without progress", reason, next.Barren))
-	}
-	if head.Restarts >= c.spec.Restarts {
-		return c.end(head, fmt.Sprintf("%s; no restart left of %d", reason, c.spec.Restarts))
-	}
-	next.State, next.Restarts, next.Reason = Stopping, head.Restarts+1, reason
-	return Decision{Head: &next}
-}
-
-// progressTime is how long a process must have run for its failure to count
-// as one after progress, where it reports no steps.
-const progressTime = time.Minute
 
 // lineInterval is how often a gang that is past its form timeout looks where
 // it stands in the line.
 const lineInterval = 5 * time.Second
 
-func (c *Coordinator) end(head Head, reason string) Decision {
+func (c *Coordinator) end(head Head, cause Cause, reason string) Decision {
 	next := head
-	next.State, next.Reason = Failed, reason
+	next.State, next.Cause, next.Reason = Failed, cause, reason
 	return Decision{Head: &next}
 }
 

@@ -139,6 +139,10 @@ type Exit struct {
 	Step uint64 `json:"step,omitempty"`
 	// Err is why the process could not be run or watched; empty otherwise.
 	Err string `json:"err,omitempty"`
+	// Rank is that of the process that failed first, where a member has several.
+	Rank *int `json:"rank,omitempty"`
+	// LeaveOut is the allocation that is to blame, where preflight found one.
+	LeaveOut string `json:"leave_out,omitempty"`
 	// Tail holds the last lines the process wrote to stderr, oldest first.
 	Tail []string `json:"tail,omitempty"`
 }

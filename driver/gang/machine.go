@@ -2,7 +2,11 @@
 
 package gang
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // Machine decides what one member does. It is given what happens, one event
 // at a time, and answers with actions, to be carried out in order. It holds
@@ -37,89 +41,6 @@ const (
 	starting
 	stopping
 )
-
-// Outcome is how the gang ended for a member.
-type Outcome struct {
-	// State is Done, Failed, or empty where the member left before the end.
-	State  State
-	Reason string
-}
-
-// Events.
-type (
-	// HeadSeen: the head as it stands in the store, and this member's
-	// assignment where it is in the head's generation.
-	HeadSeen struct {
-		Head       Head
-		Assignment *Assignment
-	}
-	// HeadGone: there is no head in the store.
-	HeadGone struct{}
-	// PrepareEnded, StartEnded and StopEnded: the operation is over.
-	PrepareEnded struct {
-		Generation uint64
-		Err        error
-	}
-	StartEnded struct {
-		Generation uint64
-		Err        error
-	}
-	StopEnded struct{ Generation uint64 }
-	// ProcessEnded: the process that was started has ended.
-	ProcessEnded struct{ Exit Exit }
-	// LeaveAsked: Nomad stops this allocation, or it cannot go on here.
-	LeaveAsked struct{}
-	// CutOff: the store was out of reach for longer than is allowed.
-	CutOff struct{ Reason string }
-)
-
-// Event is one of the above.
-type Event interface{ event() }
-
-func (HeadSeen) event()     {}
-func (HeadGone) event()     {}
-func (PrepareEnded) event() {}
-func (StartEnded) event()   {}
-func (StopEnded) event()    {}
-func (ProcessEnded) event() {}
-func (LeaveAsked) event()   {}
-func (CutOff) event()       {}
-
-// Actions.
-type (
-	// Publish: write this record to the store, until it stands there or a
-	// newer one does.
-	Publish struct{ Record Record }
-	// Keep: hold this record for the driver's next life. The gang need not know:
-	// a write that is saved for each member of each generation.
-	Keep struct{ Record Record }
-	// CreateHead: write this head where there is none.
-	CreateHead struct{ Head Head }
-	// Prepare, Start, Stop: begin the process operation.
-	Prepare struct{ Assignment Assignment }
-	Start   struct{ Generation uint64 }
-	// A planned stop lets the processes agree on a checkpoint.
-	Stop struct {
-		Generation uint64
-		Planned    bool
-	}
-	// Tell: a milestone for people.
-	Tell struct{ Kind, Message string }
-	// End: take the record out of the store, then the member is over.
-	End struct{ Outcome Outcome }
-)
-
-// Action is one of the above.
-type Action interface{ action() }
-
-func (Publish) action()    {}
-func (Keep) action()       {}
-func (CreateHead) action() {}
-func (Prepare) action()    {}
-func (Start) action()      {}
-func (Stop) action()       {}
-func (Tell) action()       {}
-func (End) action()        {}
 
 // NewMachine begins a member that has no process.
 func NewMachine(m Member) *Machine {
@@ -166,6 +87,11 @@ func (m *Machine) Step(e Event) []Action {
 	case HeadSeen:
 		m.head, m.assignment, m.seen = e.Head, e.Assignment, true
 		m.tellHead(do)
+		if out := m.head.Out; out != "" && out == m.record.Member.Alloc && !m.record.Leaving && !m.head.State.Final() {
+			why, _, _ := strings.Cut(m.head.Reason, waitMark)
+			do(Tell{"Left Out", "This member leaves, so that the gang goes on without its node: " + why})
+			m.leave(m.head.Cause, why, do)
+		}
 	case HeadGone:
 		if m.record.Leaving {
 			break
@@ -186,7 +112,12 @@ func (m *Machine) Step(e Event) []Action {
 		case m.Abandoned():
 			m.record.Phase = Idle // it was interrupted, which is no failure
 		default:
-			m.broken(Exit{Generation: e.Generation, Err: e.Err.Error()}, do)
+			x := Exit{Generation: e.Generation, Err: e.Err.Error()}
+			var other *LeaveOut
+			if errors.As(e.Err, &other) {
+				x.LeaveOut = other.Alloc
+			}
+			m.broken(x, do)
 		}
 		do(Publish{m.record})
 	case StartEnded:
@@ -222,8 +153,7 @@ func (m *Machine) Step(e Event) []Action {
 		if m.record.Leaving {
 			return nil
 		}
-		m.record.Leaving = true
-		do(Publish{m.record})
+		m.leave(e.Cause, e.Why, do)
 	case CutOff:
 		// Whatever the gang does now is not known here; when the store is
 		// back, the head decides.
@@ -261,6 +191,13 @@ func (m *Machine) Abandoned() bool {
 	return m.record.Leaving || m.seen && over
 }
 
+// Missed reports whether the gang, as far as is known, still counts on this
+// member, which leaves.
+func (m *Machine) Missed() bool {
+	goes := m.head.State == Preparing || m.head.State == Running
+	return m.record.Leaving && m.seen && goes && m.assignment != nil
+}
+
 // follow does what the newest head asks for, one operation at a time.
 func (m *Machine) follow(do func(...Action)) {
 	if m.busy != nothing {
@@ -271,7 +208,7 @@ func (m *Machine) follow(do func(...Action)) {
 			m.stop(do)
 			return
 		}
-		m.end(Outcome{Reason: "stopped by Nomad"}, do)
+		m.end(LeftFor(m.record.Cause, m.record.Why), do)
 		return
 	}
 	if !m.seen {
@@ -326,6 +263,11 @@ func (m *Machine) stop(do func(...Action)) {
 	m.busy, m.stopped = stopping, true
 	planned := m.record.Leaving || m.seen && m.head.Generation == m.record.Generation && (m.head.State == Stopping && m.head.Planned || m.head.State == Done)
 	do(Stop{m.record.Generation, planned})
+}
+
+func (m *Machine) leave(c Cause, why string, do func(...Action)) {
+	m.record.Leaving, m.record.Cause, m.record.Why = true, c, why
+	do(Publish{m.record})
 }
 
 func (m *Machine) end(o Outcome, do func(...Action)) {

@@ -37,6 +37,8 @@ type simulation struct {
 	// views are the members of each generation that came to stand.
 	views map[uint64][]Member
 	named int
+	// mixed lets some drivers be of the first release.
+	mixed bool
 	// crashed is set once a node has died: its record outlives it for a while.
 	crashed bool
 }
@@ -66,6 +68,7 @@ type simRecord struct {
 // process, which outlives the driver.
 type simHost struct {
 	alloc    string
+	first    bool // the driver is the first release
 	machine  *Machine
 	saved    Record
 	up       bool // the driver runs
@@ -100,6 +103,7 @@ type simDecision struct {
 	index   int
 	d       Decision
 	head    Head
+	first   bool // a driver of the first release wrote it
 	// half is true once the first half of the view's shards is written.
 	half bool
 }
@@ -122,6 +126,7 @@ func newSimulation(seed uint64, nodes, faults int) *simulation {
 	if seed%4 == 0 {
 		s.spec.NoProgress = 2
 	}
+	s.mixed = seed%5 == 0
 	if seed%11 == 0 {
 		s.place() // one more than the gang has ranks
 	}
@@ -137,7 +142,7 @@ func (s *simulation) place() {
 	alloc := fmt.Sprintf("alloc-%d", s.made)
 	m := Member{Alloc: alloc, Index: s.made % s.spec.Nodes, Node: fmt.Sprintf("node-%d", s.made), Slots: 1,
 		Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(s.made)}), Ports: [2]int{1000, 1001}}
-	h := &simHost{alloc: alloc, machine: NewMachine(m), up: true}
+	h := &simHost{alloc: alloc, machine: NewMachine(m), up: true, first: s.mixed && s.rng.IntN(2) == 0}
 	h.publish = ptr(h.machine.Record())
 	s.hosts = append(s.hosts, h)
 }
@@ -240,7 +245,7 @@ func (s *simulation) flush(h *simHost) {
 	if h.publish == nil {
 		return
 	}
-	s.store.records[h.alloc] = simRecord{*h.publish, h.session}
+	s.store.records[h.alloc] = simRecord{h.knows(*h.publish), h.session}
 	delete(s.goneSince, h.alloc)
 	h.publish = nil
 }
@@ -253,7 +258,7 @@ func (s *simulation) readHead(h *simHost) error {
 		return s.apply(h, HeadGone{})
 	}
 	h.headSeen = s.store.index
-	return s.apply(h, HeadSeen{Head: *s.store.head, Assignment: s.assignment(h)})
+	return s.apply(h, HeadSeen{Head: h.knowsHead(*s.store.head), Assignment: s.assignment(h)})
 }
 
 func (s *simulation) assignment(h *simHost) *Assignment {
@@ -316,7 +321,7 @@ func (s *simulation) fingerprint() string {
 	if s.store.head != nil {
 		head = *s.store.head
 	}
-	fmt.Fprint(&b, head.State, head.Restarts, s.store.down, s.store.lock != 0)
+	fmt.Fprint(&b, head.State, head.Cause, head.Restarts, s.store.down, s.store.lock != 0)
 	for _, h := range s.hosts {
 		m := h.machine
 		fmt.Fprint(&b, "|", h.up, h.dead, h.cut, m.record.Phase, m.busy, m.seen, m.stopped, m.record.Leaving, h.running, h.prepared,
@@ -342,6 +347,10 @@ func (s *simulation) act(h *simHost, a Action) {
 		if s.faults > 0 && s.rng.IntN(20) == 0 {
 			s.faults--
 			err = errors.New("no such command")
+			if n := len(a.Assignment.Members); s.rng.IntN(2) == 0 {
+				// Preflight finds a slow pair, and this member or a neighbour to blame.
+				err = &LeaveOut{Alloc: a.Assignment.Members[(a.Assignment.Rank+s.rng.IntN(3)+n-1)%n].Alloc, Err: errors.New("preflight: slow")}
+			}
 		}
 		h.pending = append(h.pending, simPending{due: soon(6), event: PrepareEnded{g, err}, do: func() {
 			if err == nil {
@@ -357,7 +366,7 @@ func (s *simulation) act(h *simHost, a Action) {
 	case Stop:
 		most := 3
 		if h.slowStop {
-			most = 40
+			most = 120
 		}
 		h.pending = append(h.pending, simPending{due: soon(most), event: StopEnded{a.Generation}, do: func() {
 			h.running, h.prepared, h.exitTold = false, false, true
@@ -366,6 +375,9 @@ func (s *simulation) act(h *simHost, a Action) {
 		s.logf("%s ends: %+v", h.alloc, a.Outcome)
 		h.outcome = &a.Outcome
 		h.dead = true
+		if a.Outcome.Cause == CauseSlow {
+			s.place() // its task failed, so Nomad places another elsewhere
+		}
 		delete(s.store.records, h.alloc)
 		s.goneSince[h.alloc] = s.now
 		delete(s.store.sessions, h.session)
@@ -399,18 +411,41 @@ func (s *simulation) coordinate(h *simHost) {
 	}
 	var records []Record
 	for _, r := range s.store.records {
-		records = append(records, r.record)
+		records = append(records, h.knows(r.record))
 	}
 	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Member.Alloc, b.Member.Alloc) })
-	d := h.coord.Decide(s.now, *s.store.head, s.store.views[s.store.head.View], records, s.line())
+	head := h.knowsHead(*s.store.head)
+	d := h.coord.Decide(s.now, head, s.store.views[s.store.head.View], records, s.line())
 	if d.Head != nil {
 		if d.View != nil {
 			s.named++
 			d.Head.View = fmt.Sprint(s.named)
 		}
-		h.decided = &simDecision{session: h.session, index: s.store.index, d: d, head: *s.store.head}
+		*d.Head = h.knowsHead(*d.Head)
+		h.decided = &simDecision{session: h.session, index: s.store.index, d: d, head: head, first: h.first}
 		s.inflight = append(s.inflight, h.decided)
 	}
+}
+
+// knows is a record without what the first release does not know of, where
+// this driver is of that.
+func (h *simHost) knows(r Record) Record {
+	if h.first {
+		r.Cause, r.Why = "", ""
+		if r.Exit != nil {
+			x := *r.Exit
+			x.Rank, x.LeaveOut = nil, ""
+			r.Exit = &x
+		}
+	}
+	return r
+}
+
+func (h *simHost) knowsHead(head Head) Head {
+	if h.first {
+		head.Cause, head.Out = "", ""
+	}
+	return head
 }
 
 // line is mostly not known; now and then another gang is before this one.
@@ -457,6 +492,9 @@ func (s *simulation) deliverWrite(i int) error {
 	if w.d.View != nil {
 		s.views[next.Generation] = s.store.views[next.View]
 	}
+	if err := checkCause(w.head, next); err != nil && !w.first {
+		return err
+	}
 	s.store.head = &next
 	s.store.index++
 	s.logf("head: %s generation %d restarts %d: %s", next.State, next.Generation, next.Restarts, next.Reason)
@@ -482,6 +520,17 @@ func checkView(view []Member, spec Spec) error {
 	}
 	if len(view) < spec.Least() || len(view) > spec.Nodes {
 		return fmt.Errorf("the view has %d ranks, expected %d to %d", len(view), spec.Least(), spec.Nodes)
+	}
+	return nil
+}
+
+// checkCause: each end has a cause, and only a failure costs a restart.
+func checkCause(before, after Head) error {
+	if (after.State == Stopping || after.State == Failed) && after.Cause == "" {
+		return fmt.Errorf("%s without a cause: %s", after.State, after.Reason)
+	}
+	if cost := after.Restarts - before.Restarts; cost != 0 && (cost != 1 || EndOf(before, after) != CauseFailure) {
+		return fmt.Errorf("from %s to %s for %q costs %d restarts", before.State, after.State, after.Cause, cost)
 	}
 	return nil
 }
@@ -545,8 +594,11 @@ func (s *simulation) fault() {
 		for id := range s.store.sessions {
 			s.store.sessions[id] = s.now.Add(simTTL)
 		}
-	case 6:
+	case 6: // a process that outlasts the last call when it has to stop
 		h.slowStop = true
+		if other := s.hosts[s.rng.IntN(len(s.hosts))]; other != h && other.running && h.running {
+			other.exit.Code, other.endsAt = 1, s.now
+		}
 	case 7: // paused past its TTL: the session ends while everything else goes on
 		if !s.store.down {
 			s.endSession(h.session)

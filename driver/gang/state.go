@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 )
 
 // State is where a gang stands, the same for all members.
@@ -39,6 +38,7 @@ const (
 	maxHead   = 512
 	maxRecord = 32 << 10
 	maxReason = 240
+	maxAlloc  = 256
 	// maxViewName bounds Head.View.
 	maxViewName = 16
 	// MaxNodes bounds a gang: its members fit into Consul's key-value store
@@ -68,6 +68,12 @@ type Head struct {
 	// Step is the furthest step of training that a failed process reported.
 	Barren int    `json:"barren,omitempty"`
 	Step   uint64 `json:"step,omitempty"`
+	// Cause is why the newest generation ended, from the stop until the next
+	// one is prepared. Releases without it leave it empty.
+	Cause Cause `json:"cause,omitempty"`
+	// Out is the allocation that has to leave, so that the gang goes on without
+	// its node; as long as Cause stands.
+	Out string `json:"out,omitempty"`
 	// Reason says why, for people: what is waited for, what failed.
 	Reason string `json:"reason,omitempty"`
 }
@@ -95,8 +101,11 @@ type Record struct {
 	Member     Member `json:"member"`
 	Phase      Phase  `json:"phase"`
 	Generation uint64 `json:"generation"`
-	// Leaving is set when Nomad stops this allocation on purpose.
+	// Leaving is set when this member goes on purpose.
 	Leaving bool `json:"leaving,omitempty"`
+	// Cause and Why say why it leaves, where it is not Nomad that stops it.
+	Cause Cause  `json:"cause,omitempty"`
+	Why   string `json:"why,omitempty"`
 	// Exit is how the process ended, in the phases Finished and Broken.
 	Exit *Exit `json:"exit,omitempty"`
 }
@@ -134,6 +143,10 @@ func DecodeHead(data []byte) (Head, error) {
 	default:
 		return h, fmt.Errorf("head: state %q; allowed are forming, preparing, running, stopping, done, failed", shorten(string(h.State), 40))
 	}
+	if len(h.Out) > maxAlloc {
+		return h, fmt.Errorf("head: out %q; allowed are up to %d bytes", shorten(h.Out, 40), maxAlloc)
+	}
+	h.Cause = h.Cause.read()
 	if h.World < 0 || h.World > MaxNodes || h.Restarts < 0 || h.Barren < 0 {
 		return h, fmt.Errorf("head: world %d, restarts %d, barren %d; allowed are 0 to %d, 0 or more, 0 or more", h.World, h.Restarts, h.Barren, MaxNodes)
 	}
@@ -146,7 +159,7 @@ func DecodeHead(data []byte) (Head, error) {
 
 // EncodeRecord writes a member's record.
 func EncodeRecord(r Record) ([]byte, error) {
-	r.V = version
+	r.V, r.Why = version, shorten(r.Why, maxReason)
 	if r.Exit != nil {
 		e := *r.Exit
 		e.Err, e.Tail = shorten(e.Err, 1000), boundTail(e.Tail)
@@ -182,6 +195,7 @@ func DecodeRecord(alloc string, data []byte) (Record, error) {
 	if err := r.Member.Validate(); err != nil {
 		return r, fmt.Errorf("member %s: %w", alloc, err)
 	}
+	r.Cause, r.Why = r.Cause.read(), shorten(r.Why, maxReason)
 	return r, nil
 }
 
@@ -211,7 +225,7 @@ func (m Member) Validate() error {
 		errs = append(errs, fmt.Errorf("gpus: %d of them; allowed are 1024", len(m.GPUs)))
 	}
 	for _, s := range append([]string{m.Alloc, m.Node, m.Topology, m.Version}, m.GPUs...) {
-		if len(s) > 256 || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' }) {
+		if len(s) > maxAlloc || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' }) {
 			errs = append(errs, fmt.Errorf("%q: allowed are up to 256 bytes without control characters", shorten(s, 40)))
 		}
 	}
@@ -276,37 +290,4 @@ func (s Spec) Agree(gang Spec) error {
 	differs("prepare_timeout", s.PrepareTimeout, gang.PrepareTimeout)
 	differs("fence_delay", s.FenceDelay, gang.FenceDelay)
 	return errors.Join(errs...)
-}
-
-// shorten cuts a text to at most n bytes, at a rune's border, and takes out
-// what would break a line or a terminal.
-func shorten(s string, n int) string {
-	if len(s) > 4*n {
-		s = s[:4*n]
-	}
-	s = strings.ToValidUTF8(s, "?")
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
-	if len(s) <= n {
-		return s
-	}
-	cut := max(n-len("…"), 0)
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
-}
-
-func boundTail(lines []string) []string {
-	const most, width = 20, 300
-	lines = lines[max(0, len(lines)-most):]
-	bounded := make([]string, len(lines))
-	for i, l := range lines {
-		bounded[i] = shorten(l, width)
-	}
-	return bounded
 }

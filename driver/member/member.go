@@ -46,8 +46,9 @@ type Options struct {
 	// the process of its record is there, or its exit is still to be told.
 	Resume  *State
 	Running bool
-	// Leave is closed when Nomad stops this allocation.
-	Leave <-chan struct{}
+	// Leave is told when Nomad stops this allocation, or it cannot go on here.
+	// Closing it stands for the former.
+	Leave <-chan gang.LeaveAsked
 	// SessionTTL is the session's time to live.
 	SessionTTL time.Duration
 	// ConsulGrace is how long a process runs on while the store is out of reach.
@@ -85,6 +86,8 @@ func Run(ctx context.Context, o Options) Result {
 	l.session.changed = make(chan struct{}, 1)
 	l.session.lastGood = time.Now()
 	l.record.changed = make(chan struct{}, 1)
+	l.place.moved = make(chan struct{}, 1)
+	l.place.move(nil, l.o.Self)
 	l.joined = make(chan struct{})
 	tasksCtx, cancel := context.WithCancel(ctx)
 	result := l.run(tasksCtx)
@@ -108,6 +111,8 @@ type loop struct {
 
 	session session
 	record  outbox
+
+	place place
 
 	viewsMu sync.Mutex
 	views   map[string][]gang.Member
@@ -143,8 +148,8 @@ func (l *loop) run(ctx context.Context) Result {
 		select {
 		case <-ctx.Done():
 			return Result{Detached: true, Exit: l.lastExit}
-		case <-leave:
-			leave, e = nil, gang.LeaveAsked{}
+		case asked := <-leave:
+			leave, e = nil, asked
 		case x, ok := <-exited:
 			if !ok {
 				exited = nil
@@ -163,7 +168,33 @@ func (l *loop) run(ctx context.Context) Result {
 			l.cancelPrepare()
 		}
 		if end := l.perform(ctx, actions); end != nil {
+			l.settle(ctx)
 			return Result{Outcome: *end, Exit: l.lastExit}
+		}
+	}
+}
+
+// farewell bounds the wait for the gang to know that a member leaves.
+const farewell = 3 * time.Second
+
+// settle waits until the head says that the generation ends, where this member
+// leaves one: a record that went before the coordinator had read it would be a
+// loss, for which the others get no time to save their work.
+func (l *loop) settle(ctx context.Context) {
+	over := time.After(farewell)
+	for missed := l.machine.Missed(); missed; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case e := <-l.events:
+			if h, ok := e.(gang.HeadSeen); ok {
+				missed = h.Assignment != nil && (h.Head.State == gang.Preparing || h.Head.State == gang.Running)
+			}
+			if _, ok := e.(gang.HeadGone); ok {
+				return
+			}
 		}
 	}
 }
@@ -186,7 +217,6 @@ func (l *loop) tell(ctx context.Context, e gang.Event) {
 
 // agree waits for the store and compares the spec.
 func (l *loop) agree(ctx context.Context) (Result, bool) {
-	left := Result{Outcome: gang.Outcome{Reason: "stopped by Nomad before it joined"}}
 	begin, told := time.Now(), false
 	for {
 		spec, err := l.o.Store.AgreeSpec(ctx, l.o.Spec)
@@ -209,8 +239,8 @@ func (l *loop) agree(ctx context.Context) (Result, bool) {
 		select {
 		case <-ctx.Done():
 			return Result{Detached: true}, false
-		case <-l.o.Leave:
-			return left, false
+		case asked := <-l.o.Leave:
+			return Result{Outcome: gang.LeftFor(asked.Cause, asked.Why)}, false
 		case <-time.After(time.Second):
 		}
 	}

@@ -80,7 +80,7 @@ func (r *runner) runs() uint64 {
 // seat is one member with its life in the test.
 type seat struct {
 	*runner
-	leave  chan struct{}
+	leave  chan gang.LeaveAsked
 	done   chan member.Result
 	cancel context.CancelFunc
 	mu     sync.Mutex
@@ -105,6 +105,23 @@ func (s *seat) result(t *testing.T) member.Result {
 	}
 }
 
+// contender is a store that notes who asks for the coordinator's lock, and
+// lets nobody have it for a while.
+type contender struct {
+	gang.Store
+	alloc string
+	asked *sync.Map
+	until time.Time
+}
+
+func (c contender) TryLock(ctx context.Context, session string) (bool, error) {
+	c.asked.Store(c.alloc, true)
+	if time.Now().Before(c.until) {
+		return false, nil
+	}
+	return c.Store.TryLock(ctx, session)
+}
+
 type table struct {
 	t        *testing.T
 	server   *consultest.Server
@@ -114,6 +131,7 @@ type table struct {
 	disagree time.Duration
 	priority int
 	slow     bool
+	locks    *sync.Map // not nil: who asks for the lock, which is not to be had for 2 s
 }
 
 func newTable(t *testing.T, nodes int) *table {
@@ -124,7 +142,7 @@ func newTable(t *testing.T, nodes int) *table {
 
 func (tb *table) join(i int, resume *member.State) *seat {
 	s := &seat{runner: &runner{alloc: fmt.Sprintf("alloc-%d", i), exits: make(chan gang.Exit, 4), slow: tb.slow},
-		leave: make(chan struct{}), done: make(chan member.Result, 1)}
+		leave: make(chan gang.LeaveAsked), done: make(chan member.Result, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	tb.t.Cleanup(cancel)
@@ -135,6 +153,9 @@ func (tb *table) join(i int, resume *member.State) *seat {
 			Address: netip.MustParseAddr("127.0.0.1"), Ports: [2]int{20000 + i, 21000 + i}},
 		Report: func(e member.Event) { s.mu.Lock(); s.said = append(s.said, e.Kind+": "+e.Message); s.mu.Unlock() },
 		Save:   func(st member.State) error { s.mu.Lock(); s.state = st; s.mu.Unlock(); return nil }}
+	if tb.locks != nil {
+		o.Store = contender{o.Store, s.alloc, tb.locks, time.Now().Add(2 * time.Second)}
+	}
 	go func() { s.done <- member.Run(ctx, o) }()
 	return s
 }
@@ -349,10 +370,14 @@ func TestALeaverIsReplacedWithoutCostingARestart(t *testing.T) {
 	tb.spec.Restarts = 0
 	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
 	tb.all(seats, 1)
-	close(seats[0].leave)
-	must.Eq(t, gang.State(""), seats[0].result(t).State)
+	seats[0].leave <- gang.LeaveAsked{Cause: gang.CauseNotice, Why: "spot notice: the rack is moved"}
+	must.Eq(t, gang.Outcome{Cause: gang.CauseNotice, Reason: "spot notice: the rack is moved"}, seats[0].result(t).Outcome)
+	tb.eventually("the others know why", func() bool {
+		return seats[1].heard("Generation 1 stops: rank 0 on node-0 leaves: spot notice: the rack is moved")
+	})
 	next := tb.join(2, nil)
 	tb.all([]*seat{seats[1], next}, 2)
+	must.Eq(t, []bool{true}, seats[1].planned, must.Sprint("they can save their work"))
 	must.Eq(t, 1, seats[1].assignment.Rank)
 	must.Eq(t, 0, next.assignment.Rank, must.Sprint("the replacement takes the vacated rank"))
 	must.Eq(t, 0, next.assignment.Restarts)
@@ -418,5 +443,63 @@ func TestConsulAwayForLongerThanTheGraceStopsTheProcess(t *testing.T) {
 	tb.all([]*seat{s}, 2)
 	s.exit(0)
 	must.Eq(t, gang.Done, s.result(t).State)
+	tb.nothingLeft()
+}
+
+func TestFewContendForTheLockHoweverManyMembersThereAre(t *testing.T) {
+	tb := newTable(t, 12)
+	tb.locks = &sync.Map{}
+	var seats []*seat
+	for i := range 12 {
+		seats = append(seats, tb.join(i, nil))
+	}
+	tb.all(seats, 1)
+	for i := range 12 {
+		_, asked := tb.locks.Load(fmt.Sprintf("alloc-%d", i))
+		// The lock can be had after the patience of the fourth to sixth.
+		must.True(t, i < 6 || !asked, must.Sprint(i))
+	}
+	for _, s := range seats {
+		s.exit(0)
+	}
+	for _, s := range seats {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
+	tb.nothingLeft()
+}
+
+func TestAGangWithoutItsFirstAllocationsHasACoordinatorAndAnotherOneWhenThatIsLost(t *testing.T) {
+	tb := newTable(t, 3)
+	seats := []*seat{tb.join(4, nil), tb.join(5, nil), tb.join(7, nil)}
+	tb.all(seats, 1)
+	lock := func() string {
+		pair, _, err := tb.server.Client.KV().List("nccl/", nil)
+		must.NoError(t, err)
+		for _, p := range pair {
+			if strings.HasSuffix(p.Key, "/lock") {
+				return p.Session
+			}
+		}
+		return ""
+	}
+	for i, s := range seats {
+		s.mu.Lock()
+		holds := s.state.Session == lock()
+		s.mu.Unlock()
+		if !holds {
+			continue
+		}
+		s.cancel() // its node is gone: the process and the driver
+		must.True(t, s.result(t).Detached)
+		seats[i] = tb.join(8, nil)
+	}
+	tb.all(seats, 2)
+	must.Eq(t, 0, seats[0].assignment.Restarts, must.Sprint("a loss costs no restart"))
+	for _, s := range seats {
+		s.exit(0)
+	}
+	for _, s := range seats {
+		must.Eq(t, gang.Done, s.result(t).State)
+	}
 	tb.nothingLeft()
 }

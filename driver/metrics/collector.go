@@ -7,11 +7,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
 )
 
 // bounds are those of the histogram of times to form, in seconds.
 var bounds = []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400}
+
+// ends are the causes that end a generation and not the gang.
+var ends = []gang.Cause{gang.CauseFailure, gang.CauseLost, gang.CauseLeave, gang.CauseNotice, gang.CauseSlow, gang.CauseGrow, gang.CauseUnknown}
 
 // formation is a histogram of times to form.
 type formation struct {
@@ -46,7 +50,7 @@ var (
 		append(gangLabels, "stage"), nil)
 	generationDesc = prometheus.NewDesc("nccl_gang_generation", "The gang's newest generation that this node has seen.", gangLabels, nil)
 	formDesc       = prometheus.NewDesc("nccl_gang_form_seconds", "From a member's join, or the end of its last run, until its gang runs.", gangLabels, nil)
-	restartsDesc   = prometheus.NewDesc("nccl_gang_restarts_total", "Generations that ended before their work was done, by why: failure, lost, leave, grow. Each node counts those it takes part in.",
+	restartsDesc   = prometheus.NewDesc("nccl_gang_restarts_total", "Generations that ended before their work was done, by why: failure, lost, leave, notice, slow, grow, unknown. Each node counts those it takes part in.",
 		append(gangLabels, "reason"), nil)
 	stageDesc = prometheus.NewDesc("nccl_member_stage_seconds_total", "Time that members on this node spent in each stage.",
 		append(gangLabels, "stage"), nil)
@@ -94,7 +98,7 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 			gauge(membersDesc, float64(stages[s]), string(s))
 			counter(stageDesc, a.spent[s].Seconds(), string(s))
 		}
-		for _, r := range []Class{Failure, Lost, Leave, Grow} {
+		for _, r := range ends {
 			counter(restartsDesc, float64(a.restarts[r]), string(r))
 		}
 		out <- prometheus.MustNewConstHistogram(formDesc, a.forms.count, a.forms.sum, a.forms.buckets(), n.namespace, n.job, n.group)

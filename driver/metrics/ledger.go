@@ -45,7 +45,7 @@ func nameOf(k gang.Key) name {
 type account struct {
 	members  map[string]*life
 	spent    map[member.Stage]time.Duration
-	restarts map[Class]uint64
+	restarts map[gang.Cause]uint64
 	forms    formation
 	// head is the newest that any member saw.
 	head gang.Head
@@ -88,7 +88,7 @@ func (l *Ledger) Observe(now time.Time, k gang.Key, alloc string, o member.Obser
 		m.stage = stage
 	}
 	if o.Head.Generation > a.head.Generation || o.Head.Generation == a.head.Generation && o.Head.State != a.head.State {
-		if c := ClassOf(a.head, o.Head); c != "" {
+		if c := gang.EndOf(a.head, o.Head); c != "" {
 			a.restarts[c]++
 		}
 		a.head = o.Head
@@ -142,7 +142,7 @@ func (l *Ledger) account(now time.Time, k gang.Key) *account {
 		return a
 	}
 	l.forget(now)
-	a = &account{members: map[string]*life{}, spent: map[member.Stage]time.Duration{}, restarts: map[Class]uint64{}, last: now}
+	a = &account{members: map[string]*life{}, spent: map[member.Stage]time.Duration{}, restarts: map[gang.Cause]uint64{}, last: now}
 	l.gangs[n] = a
 	return a
 }
@@ -177,31 +177,4 @@ func (a *account) pass(m *life, now time.Time) {
 		m.ran += d
 	}
 	m.since = now
-}
-
-// Class is why a generation ended before its work was done.
-type Class string
-
-// Classes of reasons.
-const (
-	Failure Class = "failure" // a process failed, or was not prepared in time
-	Lost    Class = "lost"    // a node, a session or a process was lost
-	Leave   Class = "leave"   // Nomad or an interruption notice took a member away
-	Grow    Class = "grow"    // more members had come
-)
-
-// ClassOf reads from two heads in a row why the first one's generation ended;
-// empty: it did not end, or the gang did.
-func ClassOf(before, after gang.Head) Class {
-	switch {
-	case after.State != gang.Stopping || before.State == gang.Stopping || before.Generation != after.Generation:
-		return ""
-	case after.Restarts > before.Restarts:
-		return Failure
-	case strings.HasPrefix(after.Reason, "it grows "):
-		return Grow
-	case after.Planned:
-		return Leave
-	}
-	return Lost
 }

@@ -79,12 +79,13 @@ func TestAGangsLifeIsCounted(t *testing.T) {
 
 	// One member fails; both stop and form again.
 	failed := saw(gang.Stopping, gang.Started, 1)
-	failed.Head.Restarts, failed.Head.Reason = 1, "rank 0 on n exited with code 1"
+	failed.Head.Restarts, failed.Head.Cause = 1, gang.CauseFailure
 	l.Observe(at(125), key, "a", failed)
 	l.Observe(at(125), key, "b", failed)
 	l.Observe(at(130), key, "a", saw(gang.Forming, gang.Idle, 1))
 	l.Observe(at(135), key, "a", saw(gang.Running, gang.Started, 2))
 	has(t, l, at(135), `nccl_gang_restarts_total{`+labels+`,reason="failure"} 1`, `nccl_gang_restarts_total{`+labels+`,reason="lost"} 0`,
+		`nccl_gang_restarts_total{`+labels+`,reason="slow"} 0`, `nccl_gang_restarts_total{`+labels+`,reason="notice"} 0`,
 		`nccl_gang_generation{`+labels+`} 2`, `nccl_gang_form_seconds_count{`+labels+`} 3`, `nccl_gang_form_seconds_sum{`+labels+`} 60`)
 
 	l.Ended(at(140), key, "a")
@@ -92,30 +93,6 @@ func TestAGangsLifeIsCounted(t *testing.T) {
 	has(t, l, at(141), `nccl_members{`+labels+`,stage="run"} 0`, `nccl_gang_restarts_total{`+labels+`,reason="failure"} 1`)
 	must.StrNotContains(t, exposed(t, l, at(141)), "nccl_gangs{")
 	must.StrNotContains(t, exposed(t, l, at(140+3600)), labels)
-}
-
-func TestWhyAGenerationEndedFollowsFromItsHeads(t *testing.T) {
-	running := gang.Head{State: gang.Running, Generation: 3, Restarts: 1}
-	stopping := func(restarts int, reason string) gang.Head {
-		return gang.Head{State: gang.Stopping, Generation: 3, Restarts: restarts, Reason: reason}
-	}
-	planned := func(h gang.Head) gang.Head { h.Planned = true; return h }
-	for name, c := range map[string]struct {
-		before, after gang.Head
-		want          Class
-	}{
-		"a rank failed":               {running, stopping(2, "rank 1 on n2 exited with code 1"), Failure},
-		"a node is lost":              {running, stopping(1, "rank 1 on n2 is lost: its session is gone"), Lost},
-		"a process is lost":           {running, stopping(1, "rank 1 on n2 lost its process"), Lost},
-		"Nomad stops a member":        {running, planned(stopping(1, "rank 1 on n2 was told to stop by Nomad")), Leave},
-		"it grows":                    {running, planned(stopping(1, "it grows from 2 to 4 members: n3, n4")), Grow},
-		"it still stops":              {stopping(2, "x"), stopping(2, "y"), ""},
-		"it runs":                     {gang.Head{State: gang.Preparing, Generation: 3}, running, ""},
-		"it is done":                  {running, gang.Head{State: gang.Done, Generation: 3}, ""},
-		"the first head that is seen": {gang.Head{}, stopping(1, "x"), ""},
-	} {
-		must.Eq(t, c.want, ClassOf(c.before, c.after), must.Sprint(name))
-	}
 }
 
 func TestTroubleWithConsulCountsOnceHoweverManyMembersHaveIt(t *testing.T) {

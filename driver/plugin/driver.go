@@ -24,6 +24,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
+	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/metrics"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
@@ -268,7 +269,7 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 		d.emit(t.cfg, "Warning", fmt.Sprintf("kill_timeout, as the client allows it, is %s: shorter than checkpoint.grace %s", timeout, want))
 	}
 	t.runner.stopWith(sig, timeout)
-	t.askLeave("")
+	t.askLeave(gang.LeaveAsked{})
 	select {
 	case <-t.done:
 	case <-d.ctx.Done():

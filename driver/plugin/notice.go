@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 )
 
@@ -70,9 +71,10 @@ func (d *Driver) interrupt(t *task, n notice.Notice) {
 	select {
 	case <-t.done:
 		return
-	case <-t.leave:
-		return
 	default:
+	}
+	if t.leaving.Load() {
+		return
 	}
 	d.emit(t.cfg, "Interruption", fmt.Sprintf("%s; this member leaves, so that the gang writes its checkpoint and goes on elsewhere", n))
 	signal, grace := t.runner.stopsWith()
@@ -80,7 +82,7 @@ func (d *Driver) interrupt(t *task, n notice.Notice) {
 		grace = timely(grace, time.Until(n.At))
 	}
 	t.runner.stopWith(signal, grace)
-	t.askLeave(n.String())
+	t.askLeave(gang.LeaveAsked{Cause: gang.CauseNotice, Why: n.String()})
 }
 
 // farewell is what leaving itself takes: the session, the record, Nomad's word of the end.

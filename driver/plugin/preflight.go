@@ -27,6 +27,7 @@ var preflightSpec = hclspec.NewBlock("preflight", false, hclspec.NewObject(map[s
 	"bandwidth":   withDefault("bandwidth", "bool", "false"),
 	"min_gbps":    withDefault("min_gbps", "string", `"0"`),
 	"ratio":       withDefault("ratio", "string", `"0.5"`),
+	"leave_out":   withDefault("leave_out", "bool", "false"),
 	"shm_mib":     withDefault("shm_mib", "number", "0"),
 	"memlock_mib": withDefault("memlock_mib", "number", "0"),
 	"timeout":     withDefault("timeout", "string", `"`+preflight.DefaultTimeout.String()+`"`),
@@ -41,6 +42,7 @@ type PreflightConfig struct {
 	Bandwidth  bool   `codec:"bandwidth"`
 	MinGbps    string `codec:"min_gbps"`
 	Ratio      string `codec:"ratio"`
+	LeaveOut   bool   `codec:"leave_out"`
 	ShmMiB     int    `codec:"shm_mib"`
 	MemlockMiB int    `codec:"memlock_mib"`
 	Timeout    string `codec:"timeout"`
@@ -58,7 +60,7 @@ func (c PreflightConfig) read(prepare time.Duration) (preflight.Steps, error) {
 			return s, err
 		}
 		s = preflight.Steps{Reach: c.Reach, Versions: c.Versions, Limits: c.Limits, RDMA: c.RDMA, Bandwidth: c.Bandwidth,
-			MinGbps: gbps, Ratio: ratio, ShmMiB: c.ShmMiB, MemlockMiB: c.MemlockMiB, Timeout: timeout}
+			MinGbps: gbps, Ratio: ratio, LeaveOut: c.LeaveOut, ShmMiB: c.ShmMiB, MemlockMiB: c.MemlockMiB, Timeout: timeout}
 	}
 	if err := s.Validate(); err != nil {
 		return s, err

@@ -249,7 +249,7 @@ func (r *runner) ended(x gang.Exit) gang.Exit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.hang != "" {
-		x.Err, r.hang = r.hang, ""
+		x.Err, x.Rank, r.hang = r.hang, nil, ""
 	}
 	return x
 }

@@ -31,6 +31,7 @@ type runner struct {
 	progress *follower // nil: not asked for
 	exits    chan gang.Exit
 	tracer   *trace.Tracer // nil: off
+	spans    *trace.Member // nil: off
 	// failureGrace is what the process gets to end where the stop is not planned.
 	failureGrace time.Duration
 	// locality: the processes run near their GPUs, on these cores of Nomad's
@@ -68,7 +69,10 @@ func (r *runner) Prepare(ctx context.Context, a gang.Assignment) error {
 	if r.progress != nil {
 		env["GANG_PROGRESS_FILE"] = r.progress.path
 	}
-	if err := r.check.Run(ctx, a, env); err != nil {
+	began := time.Now()
+	err := r.check.Run(ctx, a, env)
+	r.spans.Preflight(began, time.Now(), a, err)
+	if err != nil {
 		return err
 	}
 	if r.progress != nil {

@@ -170,7 +170,7 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 		where = docker.Runtime{Engine: d.engine, Report: func(text string) { d.emit(cfg, "Image", text) }}
 		group = containerGroup(d.settings.cgroup.PIDsLimit, cfg)
 	}
-	t := &task{cfg: cfg, started: started, leave: make(chan struct{}), done: make(chan struct{}),
+	t := &task{cfg: cfg, started: started, leave: make(chan gang.LeaveAsked, 1), done: make(chan struct{}),
 		state: &stateFile{path: filepath.Join(own, "state.json")},
 		runner: &runner{
 			runtime: where,

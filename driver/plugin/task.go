@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
 )
 
@@ -28,12 +29,11 @@ type task struct {
 	started time.Time
 	over    func(member.Result) // tells the end to whoever watches
 
-	leaveOnce sync.Once
-	cause     atomic.Pointer[string] // why it was asked to leave, if not by Nomad
-	leave     chan struct{}
-	done      chan struct{} // closed once result stands
-	result    member.Result
-	ended     time.Time
+	leaving atomic.Bool // it was asked to
+	leave   chan gang.LeaveAsked
+	done    chan struct{} // closed once result stands
+	result  member.Result
+	ended   time.Time
 }
 
 // run is the member's life.
@@ -65,8 +65,8 @@ func (t *task) exit() *drivers.ExitResult {
 		if x := t.result.Exit; x != nil && !x.OK() {
 			r.ExitCode, r.Signal, r.OOMKilled = max(x.Code, 1), x.Signal, x.OOM
 		}
-	case t.cause.Load() != nil: // Nomad did not ask for the end, so it places another
-		r.ExitCode, r.Err = 1, errors.New(*t.cause.Load())
+	case t.result.Cause != gang.CauseLeave: // Nomad did not ask for the end, so it places another
+		r.ExitCode, r.Err = 1, errors.New(t.result.Reason)
 	case t.result.Exit != nil: // it left as it was asked to
 		r.ExitCode, r.Signal = t.result.Exit.Code, t.result.Exit.Signal
 	}
@@ -74,14 +74,11 @@ func (t *task) exit() *drivers.ExitResult {
 }
 
 // askLeave makes the member leave its gang, once. A cause makes the task's end
-// a failure with that reason; the empty one is Nomad's own wish.
-func (t *task) askLeave(cause string) {
-	t.leaveOnce.Do(func() {
-		if cause != "" {
-			t.cause.Store(&cause)
-		}
-		close(t.leave)
-	})
+// a failure with that reason; without one it is Nomad's own wish.
+func (t *task) askLeave(why gang.LeaveAsked) {
+	if t.leaving.CompareAndSwap(false, true) {
+		t.leave <- why
+	}
 }
 
 // status is what `nomad alloc status` and the driver's own list show.

@@ -36,7 +36,7 @@ func (d *Driver) newTracer(c trace.Config) (*trace.Tracer, error) {
 func (d *Driver) watched(t *task) {
 	key, alloc := t.options.Key, t.cfg.AllocID
 	spans := d.tracer.Member(key, alloc, t.cfg.NodeName)
-	t.runner.tracer = d.tracer
+	t.runner.tracer, t.runner.spans = d.tracer, spans
 	t.options.Observe = func(o member.Observation) {
 		now := time.Now()
 		d.ledger.Observe(now, key, alloc, o)

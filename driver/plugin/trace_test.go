@@ -29,7 +29,7 @@ func TestAGangsNodesWriteOneTraceThatItsProcessesCanJoin(t *testing.T) {
 		for _, s := range spans {
 			counts[s.Name]++
 		}
-		return counts["gang"] == 1 && counts["form"] == 2 && counts["prepare"] == 2 && counts["run"] == 2 && counts["stop"] == 2
+		return counts["gang"] == 1 && counts["form"] == 2 && counts["prepare"] == 2 && counts["preflight"] == 2 && counts["run"] == 2 && counts["stop"] == 2
 	}), wait.Timeout(time.Minute), wait.Gap(50*time.Millisecond)), must.Sprint(spans))
 	on := map[string]bool{}
 	for _, s := range spans {

@@ -31,6 +31,9 @@ type Steps struct {
 	MinGbps float64
 	// Ratio is the part of its baseline that a pair must reach, 0 to 1.
 	Ratio float64
+	// LeaveOut asks the gang to go on without the worse node of a slow pair,
+	// where one of the two is.
+	LeaveOut bool
 	// ShmMiB and MemlockMiB are what the user asks for: less is an error. 0
 	// asks for nothing: what NCCL would miss is a warning.
 	ShmMiB, MemlockMiB int
@@ -55,6 +58,9 @@ func (s Steps) Validate() error {
 	}
 	if s.MinGbps > 0 && !s.Bandwidth {
 		errs = append(errs, fmt.Errorf("preflight.min_gbps: %g, but preflight.bandwidth is false", s.MinGbps))
+	}
+	if s.LeaveOut && !s.Bandwidth {
+		errs = append(errs, errors.New("preflight.leave_out: true, but preflight.bandwidth is false"))
 	}
 	if !(s.Ratio >= 0 && s.Ratio <= 1) {
 		errs = append(errs, fmt.Errorf("preflight.ratio: %g; allowed are 0 (the baseline does not count) to 1", s.Ratio))
@@ -89,7 +95,8 @@ type Check struct {
 
 // Run makes the checks for one generation. env is the environment that the
 // process will get. The error names the peer by rank, node and address, and
-// what to look at; a context's error comes back where ctx ends first.
+// what to look at, and is a gang.LeaveOut where the gang is to go on without a
+// node; a context's error comes back where ctx ends first.
 func (c Check) Run(ctx context.Context, a gang.Assignment, env map[string]string) error {
 	if err := c.local(a.Self(), env); err != nil {
 		return fmt.Errorf("preflight: %w", err)
@@ -102,10 +109,16 @@ func (c Check) Run(ctx context.Context, a gang.Assignment, env map[string]string
 	if len(a.Members) < 2 || !c.Reach && !c.Steps.Versions && !c.Bandwidth {
 		return nil
 	}
-	if err := c.exchange(ctx, a); err != nil {
-		return fmt.Errorf("preflight: %w", err)
+	err := c.exchange(ctx, a)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("preflight: %w", err)
+	var slow *SlowPair
+	if c.LeaveOut && errors.As(err, &slow) && slow.Worse >= 0 {
+		return &gang.LeaveOut{Alloc: a.Members[slow.Worse].Alloc, Err: err}
+	}
+	return err
 }
 
 // local checks this node.

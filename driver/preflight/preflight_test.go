@@ -352,7 +352,12 @@ func TestAPairFarUnderItsBaselineIsNamedWithItsWorseNode(t *testing.T) {
 	for i := range b.checks {
 		b.checks[i].Bandwidth, b.checks[i].Baselines = true, store
 	}
+	b.checks[2].LeaveOut = true
 	errs := b.run(t.Context())
+	var out *gang.LeaveOut
+	must.False(t, errors.As(errs[1], &out), must.Sprint("it is not told to"))
+	must.True(t, errors.As(errs[2], &out))
+	must.Eq(t, b.members[2].Alloc, out.Alloc)
 	must.NoError(t, errs[0])
 	must.NoError(t, errs[3])
 	for _, rank := range []int{1, 2} {
@@ -382,6 +387,7 @@ func TestEachFaultOfTheStepsIsNamedWithWhatIsAllowed(t *testing.T) {
 	for want, change := range map[string]func(*Steps){
 		"preflight.min_gbps: -1; allowed are 0 (no least) to 1e+06":         func(s *Steps) { s.MinGbps = -1 },
 		"preflight.min_gbps: 10, but preflight.bandwidth is false":          func(s *Steps) { s.MinGbps = 10 },
+		"preflight.leave_out: true, but preflight.bandwidth is false":       func(s *Steps) { s.LeaveOut = true },
 		"preflight.ratio: 1.5; allowed are 0":                               func(s *Steps) { s.Ratio = 1.5 },
 		"preflight.shm_mib: -1; allowed are 0 (no least) to 16777216":       func(s *Steps) { s.ShmMiB = -1 },
 		"preflight.memlock_mib: 99999999; allowed are 0 (no least) to 1677": func(s *Steps) { s.MemlockMiB = 99999999 },

@@ -16,7 +16,7 @@ import (
 )
 
 // Member makes the spans of one member: form, prepare, run and stop, one after
-// the other, for each generation. It reads no clock.
+// the other, for each generation, and preflight below prepare. It reads no clock.
 type Member struct {
 	tracer *Tracer
 	key    gang.Key
@@ -76,7 +76,8 @@ func (m *Member) finish(now time.Time, o member.Observation) {
 		known.Head.Generation, known.Rank = m.last.Record.Generation, m.last.Rank
 	}
 	m.span.SetAttributes(attribute.Int64("gang.generation", int64(known.Head.Generation)), attribute.Int("gang.rank", known.Rank),
-		attribute.Int("gang.world", o.Head.World), attribute.String("gang.reason", strings.ToValidUTF8(o.Head.Reason, "?")))
+		attribute.Int("gang.world", o.Head.World), attribute.String("gang.reason", strings.ToValidUTF8(o.Head.Reason, "?")),
+		attribute.String("gang.cause", string(o.Head.Cause)))
 	if x := o.Record.Exit; x != nil && m.stage != member.Forming {
 		m.span.SetAttributes(attribute.Int("process.exit.code", x.Code), attribute.Int("process.exit.signal", x.Signal))
 		if !x.OK() {
@@ -85,6 +86,26 @@ func (m *Member) finish(now time.Time, o member.Observation) {
 	}
 	m.span.End(trace.WithTimestamp(now))
 	m.span = nil
+}
+
+// Preflight sends the span of the checks before a generation's process is
+// made, below the span that is open: its member prepares.
+func (m *Member) Preflight(begin, end time.Time, a gang.Assignment, err error) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ctx := parent(m.key)
+	if m.span != nil {
+		ctx = trace.ContextWithSpan(ctx, m.span)
+	}
+	_, span := m.tracer.tracer.Start(ctx, "preflight", trace.WithTimestamp(begin), trace.WithAttributes(m.attributes()...))
+	span.SetAttributes(attribute.Int64("gang.generation", int64(a.Generation)), attribute.Int("gang.rank", a.Rank), attribute.Int("gang.world", len(a.Members)))
+	if err != nil {
+		span.SetStatus(codes.Error, strings.ToValidUTF8(err.Error(), "?"))
+	}
+	span.End(trace.WithTimestamp(end))
 }
 
 // End closes the member's spans. Where the gang has ended too, its last rank 0

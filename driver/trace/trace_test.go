@@ -3,6 +3,7 @@
 package trace
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -45,6 +46,7 @@ func TestAMembersLifeBecomesSpansOfTheGangsTrace(t *testing.T) {
 	m.Observe(at(0), saw(-1, gang.Forming, gang.Idle, 0))
 	m.Observe(at(1), saw(-1, gang.Forming, gang.Idle, 0))
 	m.Observe(at(5), saw(0, gang.Preparing, gang.Idle, 1))
+	m.Preflight(at(5), at(6), gang.Assignment{Generation: 1, Members: make([]gang.Member, 2)}, nil)
 	m.Observe(at(6), saw(0, gang.Preparing, gang.Prepared, 1))
 	m.Observe(at(8), saw(0, gang.Running, gang.Started, 1))
 	broken := saw(0, gang.Running, gang.Broken, 1)
@@ -52,12 +54,23 @@ func TestAMembersLifeBecomesSpansOfTheGangsTrace(t *testing.T) {
 	m.Observe(at(50), broken)
 	m.Observe(at(52), saw(0, gang.Forming, gang.Idle, 1))
 	m.Observe(at(53), saw(0, gang.Preparing, gang.Idle, 2))
+	m.Preflight(at(53), at(54), gang.Assignment{Generation: 2, Members: make([]gang.Member, 2)}, errors.New("preflight: slow"))
 	m.Observe(at(54), saw(0, gang.Running, gang.Started, 2))
 	m.Observe(at(90), saw(0, gang.Done, gang.Finished, 2))
 	m.End(at(91), gang.Outcome{State: gang.Done, Reason: "all 2 members finished"})
 	must.NoError(t, tracer.Close(t.Context()))
 
-	spans := c.Spans()
+	var spans, checks []tracetest.Span
+	for _, s := range c.Spans() {
+		if s.Name == "preflight" {
+			checks = append(checks, s)
+		} else {
+			spans = append(spans, s)
+		}
+	}
+	must.Eq(t, []string{"preflight 5-6 generation 1 rank 0", "preflight 53-54 generation 2 rank 0"}, tell(checks))
+	must.Eq(t, []string{spans[1].ID, spans[5].ID}, []string{checks[0].Parent, checks[1].Parent}, must.Sprint("they are parts of prepare"))
+	must.Eq(t, []string{"", "preflight: slow"}, []string{checks[0].Failed, checks[1].Failed})
 	must.Eq(t, []string{
 		"form 0-5 generation 1 rank 0", "prepare 5-8 generation 1 rank 0", "run 8-50 generation 1 rank 0", "stop 50-52 generation 1 rank 0",
 		"form 52-53 generation 2 rank 0", "prepare 53-54 generation 2 rank 0", "run 54-90 generation 2 rank 0", "stop 90-91 generation 2 rank 0",
@@ -158,6 +171,7 @@ func TestWithoutAnEndpointNothingIsTraced(t *testing.T) {
 	must.NoError(t, err)
 	m := tracer.Member(key, "a", "node")
 	m.Observe(at(0), saw(0, gang.Running, gang.Started, 1))
+	m.Preflight(at(0), at(1), gang.Assignment{}, nil)
 	m.End(at(1), gang.Outcome{State: gang.Done})
 	must.Eq(t, "", tracer.Parent(key, "a", 1))
 	must.NoError(t, tracer.Close(t.Context()))

@@ -64,6 +64,7 @@ func TestTheFirstRankThatFailsIsNamedAndTheOthersAreStopped(t *testing.T) {
 	x := b.exit(p)
 	must.Eq(t, "failed: rank 5 exited with code 7", x.Err)
 	must.Eq(t, 7, x.Code)
+	must.Eq(t, 5, *x.Rank)
 	must.Eq(t, []string{"before", "out of memory"}, x.Tail)
 	must.Eq(t, "failed: rank 5 exited with code 7: out of memory", x.String())
 	b.nobody()

@@ -29,6 +29,7 @@ const lastWords = 3 * time.Second
 type worker struct {
 	cmd     *exec.Cmd
 	name    string // "rank 5"; empty for the only one
+	rank    *int   // nil for the only one
 	sources []*source
 	tail    *tail
 	place   place
@@ -47,7 +48,7 @@ func newWorkers(spec runtime.Spec) ([]*worker, error) {
 		one.Env = slices.Concat(spec.Env, r.Env)
 		w := &worker{tail: &tail{}}
 		if len(spec.Ranks) > 0 {
-			w.name = fmt.Sprintf("rank %d", r.Number)
+			w.name, w.rank = fmt.Sprintf("rank %d", r.Number), &r.Number
 		}
 		command, err := lookPath(one)
 		if err != nil {
@@ -184,7 +185,7 @@ func (w *worker) describe(x gang.Exit) gang.Exit {
 	if w.name != "" && !x.OK() {
 		how := x
 		how.Tail = nil // Exit.String adds the last line itself
-		x.Err = "failed: " + w.name + " " + how.String()
+		x.Err, x.Rank = "failed: "+w.name+" "+how.String(), w.rank
 	}
 	return x
 }
