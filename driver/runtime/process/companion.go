@@ -30,7 +30,10 @@ import (
 //	       ◀── exit ────────     │
 //	supervisor ── starts, kills ─┘
 
-var errNotStarted = errors.New("it has not started")
+var (
+	errNotStarted = errors.New("it has not started")
+	errStopping   = errors.New("it is being stopped")
+)
 
 // beside is what a companion runs.
 type beside struct {
@@ -85,6 +88,28 @@ func (s *supervisor) execute(r request, c *net.UnixConn, files []*os.File) error
 	case <-s.over:
 		return os.ErrProcessDone
 	}
+}
+
+// companions are those of a supervisor.
+type companions struct {
+	running map[int]bool // by process number
+	ended   chan int
+}
+
+// start starts one, and tells on ended when it has ended, unless that is over before.
+func (c *companions) start(cmd *exec.Cmd, over <-chan struct{}) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	c.running[cmd.Process.Pid] = true
+	go func() {
+		cmd.Wait() // its exit says nothing
+		select {
+		case c.ended <- cmd.Process.Pid:
+		case <-over:
+		}
+	}()
+	return nil
 }
 
 // accompany is a companion's whole life.

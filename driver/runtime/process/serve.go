@@ -98,6 +98,7 @@ func (s *supervisor) handle(r request) answer {
 }
 
 // running says why nothing runs; nil: something does, or is about to end.
+// A start that is under way is waited for.
 func (s *supervisor) running() error {
 	select {
 	case <-s.over:
@@ -105,9 +106,14 @@ func (s *supervisor) running() error {
 	default:
 	}
 	select {
-	case <-s.started:
-		return nil
+	case <-s.starting:
 	default:
 		return errNotStarted
+	}
+	select {
+	case <-s.over:
+		return os.ErrProcessDone
+	case <-s.started:
+		return nil
 	}
 }

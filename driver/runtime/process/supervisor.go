@@ -17,11 +17,9 @@ package process
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path"
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
@@ -88,15 +86,16 @@ func supervise(dir string, ready *os.File) error {
 }
 
 type supervisor struct {
-	dir     string
-	workers []*worker
-	output  []*pump
-	group   group // nil: they have no cgroup of their own
-	start   chan chan error
-	stop    chan request
-	started chan struct{} // closed once the process runs
-	over    chan struct{} // closed once exit stands
-	exit    gang.Exit
+	dir      string
+	workers  []*worker
+	output   []*pump
+	group    group // nil: they have no cgroup of their own
+	start    chan chan error
+	stop     chan request
+	starting chan struct{} // closed once the process is about to run
+	started  chan struct{} // closed once the process runs
+	over     chan struct{} // closed once exit stands
+	exit     gang.Exit
 	// spec is what commands beside the processes get their surroundings from.
 	spec       runtime.Spec
 	groupPath  string
@@ -123,7 +122,7 @@ func newSupervisor(dir string) (*supervisor, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	s := &supervisor{dir: dir, spec: spec, start: make(chan chan error), stop: make(chan request), executions: make(chan execution),
-		started: make(chan struct{}), over: make(chan struct{})}
+		starting: make(chan struct{}), started: make(chan struct{}), over: make(chan struct{})}
 	if s.workers, err = newWorkers(spec); err != nil {
 		return nil, err
 	}
@@ -152,33 +151,6 @@ func newSupervisor(dir string) (*supervisor, error) {
 	return s, nil
 }
 
-// makeGroup makes the cgroup, or warns where the processes can do without.
-func (s *supervisor) makeGroup(c runtime.Cgroup, own identity) error {
-	sweepGroups(path.Dir(c.Path))
-	c.Path = ownedPath(c.Path, own)
-	if err := writeFile(s.dir, cgroupFile, c.Path); err != nil {
-		return err
-	}
-	g, warnings, err := createGroup(c)
-	s.warnings = append(s.warnings, warnings...)
-	if err != nil && !c.Required {
-		s.warnings = append(s.warnings, "the processes run without limits of their own: "+err.Error())
-		return nil
-	}
-	s.group, s.groupPath = g, c.Path
-	return err
-}
-
-// dropGroup takes the cgroup away, with what is in it.
-func (s *supervisor) dropGroup() {
-	if s.group == nil {
-		return
-	}
-	if err := removeGroup(s.group); err != nil {
-		fmt.Fprintln(os.Stderr, "supervisor: remove the cgroup:", err)
-	}
-}
-
 // startAll starts the processes in rank order, on this thread, in their cgroup.
 func (s *supervisor) startAll() error {
 	begin := func() error { return startAll(s.workers) }
@@ -188,24 +160,11 @@ func (s *supervisor) startAll() error {
 	return s.group.start(s.workers, begin)
 }
 
-// sawOOM adds to the exit whether the kernel killed for memory. A process
-// that was killed may be a child, whose parent then fails.
-func (s *supervisor) sawOOM(x gang.Exit) gang.Exit {
-	if s.group == nil || x.OK() {
-		return x
-	}
-	n, err := s.group.oomKills()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "supervisor: look for memory kills:", err)
-	}
-	x.OOM = n > 0
-	return x
-}
-
 // run waits for the start, watches the processes and leaves the exit.
 func (s *supervisor) run() {
 	select {
 	case done := <-s.start:
+		close(s.starting)
 		err := s.startAll()
 		if err != nil {
 			killDescendants(os.Getpid())
@@ -237,7 +196,7 @@ func (s *supervisor) run() {
 			kill = time.After(grace)
 		}
 	}
-	companions, left := map[int]bool{}, make(chan int)
+	side := companions{running: map[int]bool{}, ended: make(chan int)}
 	reap := time.NewTicker(5 * time.Second)
 	defer reap.Stop()
 	exit, failed := gang.Exit{}, s.workers[0]
@@ -245,26 +204,16 @@ func (s *supervisor) run() {
 		select {
 		case <-reap.C:
 			reapOrphans(func(pid int) bool {
-				return companions[pid] || slices.ContainsFunc(s.workers, func(w *worker) bool { return w.cmd.Process.Pid == pid })
+				return side.running[pid] || slices.ContainsFunc(s.workers, func(w *worker) bool { return w.cmd.Process.Pid == pid })
 			})
 		case e := <-s.executions:
-			err := errors.New("it is being stopped")
-			if kill == nil {
-				err = e.cmd.Start()
+			if kill != nil {
+				e.done <- errStopping
+			} else {
+				e.done <- side.start(e.cmd, s.over)
 			}
-			e.done <- err
-			if err == nil {
-				companions[e.cmd.Process.Pid] = true
-				go func() {
-					e.cmd.Wait()
-					select {
-					case left <- e.cmd.Process.Pid:
-					case <-s.over:
-					}
-				}()
-			}
-		case pid := <-left:
-			delete(companions, pid)
+		case pid := <-side.ended:
+			delete(side.running, pid)
 		case r := <-s.stop:
 			stop(r.Signal, r.Grace)
 		case <-kill:
