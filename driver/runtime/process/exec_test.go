@@ -85,6 +85,8 @@ func TestACommandIsWhereTheProcessIs(t *testing.T) {
 		b.nobody()
 	})
 	files := b.line()
+	_, out, _ := execute(t, p, `: < $(tty) && echo $TERM`, func(c *runtime.Command) { c.TTY = true })
+	must.Eq(t, "xterm\r\n", out, must.Sprint("the terminal is another user's"))
 	for _, tty := range []bool{false, true} {
 		code, out, errs := execute(t, p, `pwd; id -un; ulimit -n; echo "$MARK"; grep Cpus_allowed_list /proc/self/status; ls -C -w 1000 /proc/self/fd; cat /proc/self/cgroup`,
 			func(c *runtime.Command) { c.TTY = tty })
