@@ -22,8 +22,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == process.Argument {
-		if err := process.Supervise(os.Args[2], os.NewFile(3, "ready")); err != nil {
+	if asked, err := process.Main(os.Args); asked {
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -21,8 +21,8 @@ import (
 
 // The test's program is also its own supervisor.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == process.Argument {
-		if process.Supervise(os.Args[2], os.NewFile(3, "ready")) != nil {
+	if asked, err := process.Main(os.Args); asked {
+		if err != nil {
 			os.Exit(1)
 		}
 		return

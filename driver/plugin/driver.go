@@ -46,8 +46,6 @@ const (
 
 // Driver is the plugin.
 type Driver struct {
-	// Exec needs a way into the task's cgroup, which host processes do not have yet.
-	drivers.DriverExecTaskNotSupported
 	ctx      context.Context
 	logger   hclog.Logger
 	events   *eventer.Eventer
@@ -117,7 +115,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 
 // Capabilities of the driver.
 func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
-	return &drivers.Capabilities{SendSignals: true, FSIsolation: drivers.FSIsolationNone,
+	return &drivers.Capabilities{SendSignals: true, Exec: true, FSIsolation: drivers.FSIsolationNone,
 		NetIsolationModes: []drivers.NetIsolationMode{drivers.NetIsolationModeHost}, MountConfigs: drivers.MountConfigSupportAll}, nil
 }
 
@@ -318,7 +316,7 @@ func (d *Driver) SignalTask(id string, signal string) error {
 	}
 	p := t.runner.current()
 	if p == nil {
-		return errors.New("signal: the gang has not formed, no process runs yet")
+		return fmt.Errorf("signal: %w", errNotFormed)
 	}
 	return p.Signal(sig)
 }

@@ -220,6 +220,21 @@ func (r *runner) current() runtime.Process {
 	return r.process
 }
 
+// lastExit is how the newest process ended; nil: it never ran, or nobody knows.
+func (r *runner) lastExit(ctx context.Context) *gang.Exit {
+	p := r.current()
+	if p == nil || p.PID() == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	x, err := p.Wait(ctx)
+	if err != nil {
+		return nil
+	}
+	return &x
+}
+
 // detach stops watching; the process goes on.
 func (r *runner) detach() {
 	r.mu.Lock()

@@ -48,6 +48,11 @@ func (t *task) run(ctx context.Context) {
 	if r.Detached {
 		return
 	}
+	if r.State == "" { // it left: the exit of a process that was stopped for it may come late
+		if x := t.runner.lastExit(ctx); x != nil {
+			r.Exit = x
+		}
+	}
 	t.result, t.ended = r, time.Now()
 	if err := os.RemoveAll(t.runner.dir); err != nil {
 		t.options.Report(member.Event{Kind: "Warning", Message: fmt.Sprintf("cannot remove the generations' files: %v", err)})

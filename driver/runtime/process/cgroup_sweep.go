@@ -15,12 +15,13 @@ import (
 
 // ownedPath names the supervisor in the cgroup's name: where it, and every
 // driver that knew it, was killed, the next supervisor on the host sees that
-// nobody will take the cgroup away.
+// nobody will take the cgroup away. Its ending is that of all tasks' cgroups of
+// version 2 in Nomad.
 func ownedPath(base string, owner identity) string {
-	return fmt.Sprintf("%s.%d-%d", base, owner.PID, owner.Start)
+	return fmt.Sprintf("%s.%d-%d.scope", base, owner.PID, owner.Start)
 }
 
-var ownerInName = regexp.MustCompile(`\.([0-9]{1,9})-([0-9]{1,18})$`)
+var ownerInName = regexp.MustCompile(`\.([0-9]{1,9})-([0-9]{1,18})\.scope$`)
 
 // abandoned reports whether the name is of a supervisor that is no more.
 func abandoned(name string) bool {

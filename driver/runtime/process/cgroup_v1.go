@@ -28,7 +28,8 @@ func controllers() ([]cgroup1.Subsystem, error) {
 	var used []cgroup1.Subsystem
 	for _, s := range all {
 		switch s.Name() {
-		case cgroup1.Cpu, cgroup1.Cpuacct, cgroup1.Cpuset, cgroup1.Memory, cgroup1.Pids, cgroup1.Devices:
+		case cgroup1.Cpu, cgroup1.Cpuacct, cgroup1.Cpuset, cgroup1.Memory, cgroup1.Pids, cgroup1.Devices,
+			cgroup1.Freezer: // limits nothing; it is by this one that Nomad's tools tell a task's processes
 			used = append(used, s)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -73,4 +74,11 @@ func readFile(dir, name string, value any) error {
 
 func cutName(entry, name string) (string, bool) {
 	return strings.CutPrefix(entry, name+"=")
+}
+
+func hasName(env []string, name string) bool {
+	return slices.ContainsFunc(env, func(e string) bool {
+		_, ok := cutName(e, name)
+		return ok
+	})
 }

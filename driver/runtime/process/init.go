@@ -124,7 +124,9 @@ func watchAll(workers []*worker, signals <-chan os.Signal) (gang.Exit, *worker) 
 	for left := len(workers); left > 0; {
 		select {
 		case <-reap.C:
-			reapOrphans(workers)
+			reapOrphans(func(pid int) bool {
+				return slices.ContainsFunc(workers, func(w *worker) bool { return w.cmd.Process.Pid == pid })
+			})
 		case sig := <-signals:
 			if number, ok := sig.(syscall.Signal); ok && !slices.Contains(notPassedOn, sig) {
 				killGroups(workers, number)

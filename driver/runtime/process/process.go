@@ -25,7 +25,7 @@ import (
 
 // Runtime runs processes of the host.
 type Runtime struct {
-	// Program is the program that becomes a supervisor with Argument; empty: this one.
+	// Program is one whose main function calls Main; empty: this one.
 	Program string
 	// Marker is a NAME=value that the environment of the task's processes
 	// holds and no other's: what a killed supervisor leaves is found by it.
@@ -62,7 +62,7 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 		tell.Close()
 		return nil, err
 	}
-	cmd := exec.Command(program, Argument, dir)
+	cmd := exec.Command(program, superviseArgument, dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{tell}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}

@@ -24,8 +24,9 @@ import (
 
 // The test's program is also its own supervisor, and the driver that dies.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == Argument {
-		if err := Supervise(os.Args[2], os.NewFile(3, "ready")); err != nil {
+	if asked, err := Main(os.Args); asked {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		return
@@ -40,6 +41,14 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	if dir := os.Getenv("EXECUTE_IN"); dir != "" {
+		p, err := Runtime{}.Attach(context.Background(), dir)
+		if err == nil {
+			_, err = p.(runtime.Executor).Exec(context.Background(), runtime.Command{Args: []string{"sh", "-c", stubborn}, Stdout: os.Stdout})
+		}
+		fmt.Println(err)
+		os.Exit(1)
 	}
 	if dir := os.Getenv("MAKE_CGROUP_AND_DIE"); dir != "" {
 		if _, err := newSupervisor(dir); err != nil {

@@ -20,13 +20,11 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
@@ -35,21 +33,22 @@ import (
 // processesFile holds the identities of the processes, once they run.
 const processesFile = "processes.json"
 
-// Argument makes the driver's program a supervisor.
-const Argument = "supervise"
+// What makes the driver's program a supervisor, with a directory, or a companion.
+const (
+	superviseArgument = "supervise"
+	accompanyArgument = "accompany"
+)
 
-// request is what the driver asks on the socket; one a connection.
-type request struct {
-	Op     string         `json:"op"` // start, signal, stop, wait
-	Signal syscall.Signal `json:"signal,omitempty"`
-	Grace  time.Duration  `json:"grace,omitempty"`
-}
-
-type answer struct {
-	Err string `json:"err,omitempty"`
-	// Warnings are what could not be had and was not asked for.
-	Warnings []string   `json:"warnings,omitempty"`
-	Exit     *gang.Exit `json:"exit,omitempty"`
+// Main does a supervisor's or a companion's work where the program's arguments
+// ask for it, and reports whether they did.
+func Main(args []string) (asked bool, err error) {
+	switch {
+	case len(args) == 3 && args[1] == superviseArgument:
+		return true, supervise(args[2], os.NewFile(3, "ready"))
+	case len(args) == 2 && args[1] == accompanyArgument:
+		return true, accompany()
+	}
+	return false, nil
 }
 
 // identity tells a supervisor from another process that got its number later.
@@ -58,9 +57,9 @@ type identity struct {
 	Start uint64 `json:"start"` // since boot, in clock ticks (proc_pid_stat(5), field 22)
 }
 
-// Supervise is the supervisor's whole life. It tells on ready, an open file,
+// supervise is the supervisor's whole life. It tells on ready, an open file,
 // that it can be asked, or why not.
-func Supervise(dir string, ready *os.File) error {
+func supervise(dir string, ready *os.File) error {
 	// One thread starts the processes: a process's death signal comes when that
 	// thread ends (PR_SET_PDEATHSIG, prctl(2)), and its cgroup, CPUs and memory
 	// policy are what the process begins with.
@@ -87,23 +86,27 @@ func Supervise(dir string, ready *os.File) error {
 }
 
 type supervisor struct {
-	dir     string
-	workers []*worker
-	output  []*pump
-	group   group // nil: they have no cgroup of their own
-	start   chan chan error
-	stop    chan request
-	started chan struct{} // closed once the process runs
-	over    chan struct{} // closed once exit stands
-	exit    gang.Exit
+	dir      string
+	workers  []*worker
+	output   []*pump
+	group    group // nil: they have no cgroup of their own
+	start    chan chan error
+	stop     chan request
+	starting chan struct{} // closed once the process is about to run
+	started  chan struct{} // closed once the process runs
+	over     chan struct{} // closed once exit stands
+	exit     gang.Exit
+	// spec is what commands beside the processes get their surroundings from.
+	spec       runtime.Spec
+	groupPath  string
+	executions chan execution
 	// warnings come up while it is made
 	warnings []string
 }
 
 func newSupervisor(dir string) (*supervisor, error) {
-	// Orphans among the descendants become children of this process (PR_SET_CHILD_SUBREAPER, prctl(2)).
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("adopt orphans: %w", err)
+	if err := adoptOrphans(); err != nil {
+		return nil, err
 	}
 	path := filepath.Join(dir, "spec.json")
 	data, err := os.ReadFile(path)
@@ -118,8 +121,8 @@ func newSupervisor(dir string) (*supervisor, error) {
 	if err := json.Unmarshal(data, &spec); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	s := &supervisor{dir: dir, start: make(chan chan error), stop: make(chan request),
-		started: make(chan struct{}), over: make(chan struct{})}
+	s := &supervisor{dir: dir, spec: spec, start: make(chan chan error), stop: make(chan request), executions: make(chan execution),
+		starting: make(chan struct{}), started: make(chan struct{}), over: make(chan struct{})}
 	if s.workers, err = newWorkers(spec); err != nil {
 		return nil, err
 	}
@@ -148,33 +151,6 @@ func newSupervisor(dir string) (*supervisor, error) {
 	return s, nil
 }
 
-// makeGroup makes the cgroup, or warns where the processes can do without.
-func (s *supervisor) makeGroup(c runtime.Cgroup, own identity) error {
-	sweepGroups(path.Dir(c.Path))
-	c.Path = ownedPath(c.Path, own)
-	if err := writeFile(s.dir, cgroupFile, c.Path); err != nil {
-		return err
-	}
-	g, warnings, err := createGroup(c)
-	s.warnings = append(s.warnings, warnings...)
-	if err != nil && !c.Required {
-		s.warnings = append(s.warnings, "the processes run without limits of their own: "+err.Error())
-		return nil
-	}
-	s.group = g
-	return err
-}
-
-// dropGroup takes the cgroup away, with what is in it.
-func (s *supervisor) dropGroup() {
-	if s.group == nil {
-		return
-	}
-	if err := removeGroup(s.group); err != nil {
-		fmt.Fprintln(os.Stderr, "supervisor: remove the cgroup:", err)
-	}
-}
-
 // startAll starts the processes in rank order, on this thread, in their cgroup.
 func (s *supervisor) startAll() error {
 	begin := func() error { return startAll(s.workers) }
@@ -184,82 +160,11 @@ func (s *supervisor) startAll() error {
 	return s.group.start(s.workers, begin)
 }
 
-// sawOOM adds to the exit whether the kernel killed for memory. A process
-// that was killed may be a child, whose parent then fails.
-func (s *supervisor) sawOOM(x gang.Exit) gang.Exit {
-	if s.group == nil || x.OK() {
-		return x
-	}
-	n, err := s.group.oomKills()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "supervisor: look for memory kills:", err)
-	}
-	x.OOM = n > 0
-	return x
-}
-
-// serve answers the driver.
-func (s *supervisor) serve(l *net.UnixListener) {
-	for {
-		c, err := l.AcceptUnix()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			var r request
-			if json.NewDecoder(c).Decode(&r) == nil {
-				json.NewEncoder(c).Encode(s.handle(r))
-			}
-		}()
-	}
-}
-
-func (s *supervisor) handle(r request) answer {
-	switch r.Op {
-	case "start":
-		done := make(chan error, 1)
-		select {
-		case s.start <- done:
-			if err := <-done; err != nil {
-				return answer{Err: err.Error()}
-			}
-			return answer{}
-		case <-s.started:
-			return answer{}
-		case <-s.over:
-			return answer{Err: "it was stopped before it started"}
-		}
-	case "signal":
-		select {
-		case <-s.over:
-			return answer{Err: os.ErrProcessDone.Error()}
-		case <-s.started:
-			if err := signalAll(s.workers, r.Signal); err != nil {
-				return answer{Err: err.Error()}
-			}
-			return answer{}
-		default:
-			return answer{Err: "it has not started"}
-		}
-	case "stop":
-		select {
-		case s.stop <- r:
-			<-s.over
-		case <-s.over:
-		}
-		return answer{Exit: &s.exit}
-	case "wait":
-		<-s.over
-		return answer{Exit: &s.exit}
-	}
-	return answer{Err: fmt.Sprintf("op %q; allowed are start, signal, stop, wait", r.Op)}
-}
-
 // run waits for the start, watches the processes and leaves the exit.
 func (s *supervisor) run() {
 	select {
 	case done := <-s.start:
+		close(s.starting)
 		err := s.startAll()
 		if err != nil {
 			killDescendants(os.Getpid())
@@ -291,20 +196,31 @@ func (s *supervisor) run() {
 			kill = time.After(grace)
 		}
 	}
+	side := companions{running: map[int]bool{}, ended: make(chan int)}
 	reap := time.NewTicker(5 * time.Second)
 	defer reap.Stop()
 	exit, failed := gang.Exit{}, s.workers[0]
-	for left := len(s.workers); left > 0; {
+	for running := len(s.workers); running > 0; {
 		select {
 		case <-reap.C:
-			reapOrphans(s.workers)
+			reapOrphans(func(pid int) bool {
+				return side.running[pid] || slices.ContainsFunc(s.workers, func(w *worker) bool { return w.cmd.Process.Pid == pid })
+			})
+		case e := <-s.executions:
+			if kill != nil {
+				e.done <- errStopping
+			} else {
+				e.done <- side.start(e.cmd, s.over)
+			}
+		case pid := <-side.ended:
+			delete(side.running, pid)
 		case r := <-s.stop:
 			stop(r.Signal, r.Grace)
 		case <-kill:
 			killGroups(s.workers, syscall.SIGKILL)
 			kill = time.After(time.Hour)
 		case w := <-ended:
-			left--
+			running--
 			w.over.Store(true)
 			// The first that fails is the cause: the others fail for want of it.
 			if x := w.exit(); !x.OK() && exit.OK() {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // stat is what proc_pid_stat(5) says of a process.
@@ -72,14 +74,21 @@ func descendants(pid int) []stat {
 	return all
 }
 
-// reapOrphans ends the entries of adopted processes that have ended: a
-// training of weeks must not fill the table of processes.
-func reapOrphans(workers []*worker) {
-	isWorker := func(pid int) bool {
-		return slices.ContainsFunc(workers, func(w *worker) bool { return w.cmd.Process.Pid == pid })
+// adoptOrphans makes orphans among the descendants children of this process
+// (PR_SET_CHILD_SUBREAPER, prctl(2)).
+func adoptOrphans() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("adopt orphans: %w", err)
 	}
+	return nil
+}
+
+// reapOrphans ends the entries of adopted processes that have ended: a
+// training of weeks must not fill the table of processes. Children of its own
+// are waited for elsewhere.
+func reapOrphans(own func(pid int) bool) {
 	for _, s := range descendants(os.Getpid()) {
-		if s.state == 'Z' && s.parent == os.Getpid() && !isWorker(s.pid) {
+		if s.state == 'Z' && s.parent == os.Getpid() && !own(s.pid) {
 			syscall.Wait4(s.pid, nil, syscall.WNOHANG, nil)
 		}
 	}
