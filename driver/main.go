@@ -22,22 +22,14 @@ import (
 )
 
 func main() {
-	if asked, err := process.Main(os.Args); asked {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for _, role := range []func([]string) (bool, error){process.Main, docker.Main} {
+		if asked, err := role(os.Args); asked {
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
-	}
-	if len(os.Args) == 3 && os.Args[1] == docker.FollowArgument {
-		if err := docker.Follow(os.Args[2], os.NewFile(3, "ready")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	if len(os.Args) == 3 && os.Args[1] == process.InitArgument {
-		os.Exit(process.Init(os.Args[2]))
 	}
 	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue {
 		plugins.ServeCtx(func(ctx context.Context, l hclog.Logger) any { return plugin.New(ctx, l) })

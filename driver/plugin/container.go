@@ -150,7 +150,7 @@ func (c ImageConfig) container(p ContainerConfig, cfg *drivers.TaskConfig, gpus 
 		if names := c.set(); len(names) > 0 {
 			return nil, fmt.Errorf("%s: set, and image is not; allowed in a container alone", strings.Join(names, ", "))
 		}
-		return nil, hostMounts(cfg.Mounts)
+		return nil, hostOnly(cfg)
 	}
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -312,18 +312,6 @@ func volume(text string) (runtime.Mount, error) {
 		return m, fmt.Errorf("volumes: %q; allowed are source:target and source:target:ro with absolute paths", text)
 	}
 	return m, nil
-}
-
-// hostMounts are those that a process of the host sees by itself: what stands
-// where it stands on the host.
-func hostMounts(mounts []*drivers.MountConfig) error {
-	var errs []error
-	for _, m := range mounts {
-		if path.Clean(m.HostPath) != path.Clean(m.TaskPath) {
-			errs = append(errs, fmt.Errorf("volume of %s: a process of the host cannot see it at %s; set image, or mount it at %s", m.HostPath, m.TaskPath, m.HostPath))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // reachEngine makes sure that there is an engine for a task with an image.

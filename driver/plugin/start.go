@@ -123,9 +123,6 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 	if cfg.NetworkIsolation != nil && cfg.NetworkIsolation.Path != "" {
 		return nil, errors.New(`network: mode "bridge" gives each allocation a network of its own that the other nodes do not reach; allowed is mode "host"`)
 	}
-	if err := hostOnly(cfg); err != nil {
-		return nil, err
-	}
 	if cfg.Resources == nil {
 		return nil, errors.New("resources: none")
 	}

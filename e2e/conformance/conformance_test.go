@@ -27,16 +27,20 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/consul/consultest"
 	"github.com/nomad-gpu/nomad-gpu/driver/plugin"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/process"
 )
 
-// The test's program is also the tasks' supervisor.
+// The test's program is also the tasks' supervisor, and the first process of
+// their containers.
 func TestMain(m *testing.M) {
-	if asked, err := process.Main(os.Args); asked {
-		if err != nil {
-			os.Exit(1)
+	for _, role := range []func([]string) (bool, error){process.Main, docker.Main} {
+		if asked, err := role(os.Args); asked {
+			if err != nil {
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	os.Exit(m.Run())
 }
@@ -50,7 +54,7 @@ type bench struct {
 	tasks  []string // to be destroyed
 }
 
-func newBench(t *testing.T, consul *consultest.Server) *bench {
+func newBench(t *testing.T, consul *consultest.Server, more ...string) *bench {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &bench{t: t, consul: consul, end: cancel,
@@ -58,7 +62,7 @@ func newBench(t *testing.T, consul *consultest.Server) *bench {
 	schema, err := b.ConfigSchema()
 	must.NoError(t, err)
 	var config plugin.Config
-	hclutils.NewConfigParser(schema).ParseHCL(t, fmt.Sprintf("config {\n consul { address = %q }\n session_ttl = \"10s\"\n}", consul.Address), &config)
+	hclutils.NewConfigParser(schema).ParseHCL(t, fmt.Sprintf("config {\n consul { address = %q }\n session_ttl = \"10s\"\n%s}", consul.Address, strings.Join(more, "\n")), &config)
 	var packed []byte
 	must.NoError(t, base.MsgPackEncode(&packed, config))
 	must.NoError(t, b.SetConfig(&base.Config{PluginConfig: packed}))
@@ -116,7 +120,11 @@ func (b *bench) task(config string) *drivers.TaskConfig {
 	var c plugin.TaskConfig
 	hclutils.NewConfigParser(schema).ParseHCL(b.t, config, &c)
 	must.NoError(b.t, cfg.EncodeConcreteDriverConfig(&c))
-	b.t.Cleanup(b.MkAllocDir(cfg, true))
+	remove := b.MkAllocDir(cfg, true)
+	b.t.Cleanup(func() {
+		remove()
+		must.NoError(b.t, os.Remove(filepath.Dir(cfg.AllocDir))) // which the harness forgets
+	})
 	return cfg
 }
 
@@ -347,7 +355,7 @@ func TestWhatAHostProcessCannotHaveIsRefused(t *testing.T) {
 	b := newBench(t, consultest.Start(t))
 	caps, err := b.Impl().Capabilities() // Nomad's own client loses it
 	must.NoError(t, err)
-	must.Eq(t, drivers.MountConfigSupportNone, caps.MountConfigs)
+	must.Eq(t, drivers.MountConfigSupportAll, caps.MountConfigs, must.Sprint("containers mount"))
 	for want, change := range map[string]func(*drivers.TaskConfig){
 		"network: dns: a process of the host asks the host's resolver": func(cfg *drivers.TaskConfig) {
 			cfg.DNS = &drivers.DNSConfig{Servers: []string{"192.0.2.1"}}

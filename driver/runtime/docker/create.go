@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime/process"
 )
 
 // Places inside a container.
@@ -62,7 +63,7 @@ func configure(s runtime.Spec, image container.Config, gpus gpuAccess, at place,
 		return nil, nil, runtime.Spec{}, nil, fmt.Errorf("command: the task names none, nor does the image %s", c.Image)
 	}
 	inside := runtime.Spec{Command: argv[0], Args: argv[1:], Ranks: s.Ranks}
-	config := &container.Config{Image: c.Image, Entrypoint: []string{insideInit}, Cmd: []string{"init", insideDir},
+	config := &container.Config{Image: c.Image, Entrypoint: []string{insideInit}, Cmd: process.InitCommand(insideDir),
 		Env: overridden(s.Env, gpus.env), User: s.User, WorkingDir: s.Dir,
 		Labels: maps.Clone(c.Labels), Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}}
 	if config.Labels == nil {

@@ -21,18 +21,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FollowArgument makes the driver's program the follower of one container's
+// followArgument makes the driver's program the follower of one container's
 // logs. Like the supervisor of a process of the host it outlives the driver:
 // Nomad takes the end of a pipe's last writer for the end of the task's output.
-const FollowArgument = "logs"
+const followArgument = "logs"
+
+// Main does the follower's work where the program's arguments ask for it, and
+// reports whether they did.
+func Main(args []string) (asked bool, err error) {
+	if len(args) == 3 && args[1] == followArgument {
+		return true, follow(args[2], os.NewFile(3, "ready"))
+	}
+	return false, nil
+}
 
 // lockFile is locked by the follower while it lives, and holds its number.
 const lockFile = "logs.lock"
 
-// Follow is the follower's whole life: it passes the output of the container
+// follow is the follower's whole life: it passes the output of the container
 // of dir on to Nomad's named pipes, from where an earlier follower left off,
 // until the container has ended. It closes ready once it holds the lock.
-func Follow(dir string, ready io.Closer) error {
+func follow(dir string, ready io.Closer) error {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -89,7 +98,7 @@ func (p *generation) follow() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.program, FollowArgument, p.dir)
+	cmd := exec.Command(p.program, followArgument, p.dir)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{tell}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

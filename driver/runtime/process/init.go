@@ -21,9 +21,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
-// InitArgument makes the driver's program the first process of a container.
-const InitArgument = "init"
-
 // Files of a container's first process, in the directory it is given.
 const (
 	InitSpec = "spec.json"
@@ -33,13 +30,13 @@ const (
 // exitNotRun is the exit code where the command could not be run, as a shell's.
 const exitNotRun = 127
 
-// Init is the whole life of a container's first process: it starts the
+// runFirst is the whole life of a container's first process: it starts the
 // processes that the file InitSpec names, in the environment and directory it
 // has itself, passes signals on to them with their children, ends the
 // processes that outlive their parents, and leaves how they ended in InitExit.
 // It returns the exit code. What it leaves running ends with the container.
-func Init(dir string) int {
-	goruntime.LockOSThread() // for the death signal, as in Supervise
+func runFirst(dir string) int {
+	goruntime.LockOSThread() // for the death signal, as in supervise
 	// Before anything is started: the first process of a container would not
 	// see a signal that it does not catch.
 	signals := make(chan os.Signal, 64)

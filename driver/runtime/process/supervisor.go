@@ -33,20 +33,29 @@ import (
 // processesFile holds the identities of the processes, once they run.
 const processesFile = "processes.json"
 
-// What makes the driver's program a supervisor, with a directory, or a companion.
+// What makes the driver's program a supervisor, with a directory, a companion,
+// or the first process of a container, with a directory.
 const (
 	superviseArgument = "supervise"
 	accompanyArgument = "accompany"
+	initArgument      = "init"
 )
 
+// InitCommand makes the driver's program the first process of a container,
+// where dir is that which holds InitSpec.
+func InitCommand(dir string) []string { return []string{initArgument, dir} }
+
 // Main does a supervisor's or a companion's work where the program's arguments
-// ask for it, and reports whether they did.
+// ask for it, and reports whether they did. The first process of a container
+// exits by itself.
 func Main(args []string) (asked bool, err error) {
 	switch {
 	case len(args) == 3 && args[1] == superviseArgument:
 		return true, supervise(args[2], os.NewFile(3, "ready"))
 	case len(args) == 2 && args[1] == accompanyArgument:
 		return true, accompany()
+	case len(args) == 3 && args[1] == initArgument:
+		os.Exit(runFirst(args[2]))
 	}
 	return false, nil
 }
