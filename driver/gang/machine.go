@@ -103,7 +103,10 @@ func (m *Machine) Step(e Event) []Action {
 			break
 		}
 		g := m.record.Generation
-		do(Publish{m.record}, CreateHead{Head{State: Forming, Generation: g, Orphan: g > 0}})
+		if m.head.State != "" || g > 0 {
+			do(Publish{m.record}) // it went with the keys; one that is new here stands there since it joined
+		}
+		do(CreateHead{Head{State: Forming, Generation: g, Orphan: g > 0}})
 	case PrepareEnded:
 		m.busy = nothing
 		switch {

@@ -117,3 +117,14 @@ func TestTheRendezvousPortAlternates(t *testing.T) {
 		must.Eq(t, want, a.MasterPort())
 	}
 }
+
+func TestAMemberWritesItsRecordAgainOnlyWhereTheKeysHaveGone(t *testing.T) {
+	m := NewMachine(Member{Alloc: "a"})
+	create := CreateHead{Head{State: Forming}}
+	must.Eq(t, []Action{create}, m.Step(HeadGone{}), must.Sprint("a large gang that begins would write every record twice"))
+	m.Step(HeadSeen{Head: Head{State: Forming}})
+	actions := m.Step(HeadGone{})
+	does(t, actions, Publish{m.Record()})
+	does(t, actions, create)
+	does(t, old().Step(HeadGone{}), CreateHead{Head{State: Forming, Generation: 1, Orphan: true}})
+}

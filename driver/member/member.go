@@ -255,7 +255,7 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 		case gang.Keep:
 			l.keep(a.Record)
 		case gang.CreateHead:
-			l.begin(ctx, func(ctx context.Context) { l.untilDone(ctx, func() error { return l.o.Store.CreateHead(ctx, a.Head) }) })
+			l.begin(ctx, func(ctx context.Context) { l.createHead(ctx, a.Head) })
 		case gang.Prepare:
 			prepareCtx, cancel := context.WithCancel(ctx)
 			l.cancelPrepare = cancel
@@ -279,6 +279,23 @@ func (l *loop) perform(ctx context.Context, actions []gang.Action) *gang.Outcome
 	}
 	return nil
 }
+
+// createHead leaves the write to the first members, where there are any: of a
+// large gang that begins at once, each would write the same key otherwise.
+func (l *loop) createHead(ctx context.Context, h gang.Head) {
+	if l.place.at.Load() >= candidates && !pause(ctx, headPatience) {
+		return
+	}
+	l.untilDone(ctx, func() error {
+		if there, _, err := l.o.Store.WatchHead(ctx, 0); err != nil || there != nil {
+			return err
+		}
+		return l.o.Store.CreateHead(ctx, h)
+	})
+}
+
+// headPatience is shorter than a member's wait until it looks for a head again.
+const headPatience = 150 * time.Millisecond
 
 // stopProcess does not give up: while a process is left the generation is not over.
 func (l *loop) stopProcess(ctx context.Context, stop gang.Stop) {
