@@ -29,10 +29,13 @@ type Reading struct {
 	RunningGPUs, TotalGPUs int
 	// Running is who holds the GPUs in use.
 	Running []Running
+	// Faults are what could not be read and is done without.
+	Faults []string
 }
 
-// Reader reads a cluster. One reading costs three calls, and one for each job
-// that waits and has changed; its size grows with the nodes and what runs.
+// Reader reads a cluster. One reading costs four calls, and one for each job
+// that has changed and waits or may be moved; its size grows with the nodes and
+// what runs.
 type Reader struct {
 	client *api.Client
 	told   []Offer
@@ -72,12 +75,26 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if err != nil {
 		return Reading{}, fmt.Errorf("list the nodes: %w", err)
 	}
-	jobs, err := r.waitingJobs(ctx, evals)
+	movable, fault, err := r.movable(ctx)
 	if err != nil {
 		return Reading{}, err
 	}
-	out := join(evals, jobs, allocs, nodes, r.told...)
-	out.At = now
+	jobs, err := r.readJobs(ctx, evals, movable)
+	if err != nil {
+		return Reading{}, err
+	}
+	waits, moves := map[string]*api.Job{}, map[string]*api.Job{}
+	for _, e := range evals {
+		if e != nil {
+			waits[e.Namespace+"/"+e.JobID] = jobs[e.Namespace+"/"+e.JobID]
+		}
+	}
+	for _, j := range movable {
+		moves[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
+	}
+	out := join(evals, waits, allocs, nodes, r.told...)
+	settle(out.Nodes, allocs, moves, catalogue{seen: seenOn(nodes), told: r.told})
+	out.At, out.Faults = now, fault
 	r.noteIdle(now, out.Nodes)
 	return out, nil
 }
@@ -91,9 +108,23 @@ func (r *Reader) Allocations(ctx context.Context) ([]*api.AllocationListStub, er
 	return allocs, nil
 }
 
-// waitingJobs reads the jobs that have an open evaluation: those not known
-// from an earlier reading, or changed since.
-func (r *Reader) waitingJobs(ctx context.Context, evals []*api.Evaluation) (map[string]*api.Job, error) {
+// movable lists the jobs whose meta speaks of moving them. It needs list-jobs:
+// without that right nothing is moved, and the fault says so.
+func (r *Reader) movable(ctx context.Context) (jobs []*api.JobListStub, faults []string, err error) {
+	jobs, _, err = r.client.Jobs().List((&api.QueryOptions{Namespace: "*", Filter: fmt.Sprintf("%q in Meta", moveMeta)}).WithContext(ctx))
+	var answer api.UnexpectedResponseError
+	if errors.As(err, &answer) && answer.StatusCode() == http.StatusForbidden {
+		return nil, []string{"the token may not list jobs (list-jobs): which work may be moved is not known, and none is"}, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the jobs with meta %s: %w", moveMeta, err)
+	}
+	return slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return j == nil || j.ID == "" || j.Status == "dead" }), nil, nil
+}
+
+// readJobs reads the jobs that have an open evaluation or may be moved: those
+// not known from an earlier reading, or changed since.
+func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable []*api.JobListStub) (map[string]*api.Job, error) {
 	type wanted struct {
 		namespace, id string
 		index         uint64 // of the job, newest of its evaluations
@@ -105,6 +136,10 @@ func (r *Reader) waitingJobs(ctx context.Context, evals []*api.Evaluation) (map[
 		}
 		key := e.Namespace + "/" + e.JobID
 		want[key] = wanted{e.Namespace, e.JobID, max(want[key].index, e.JobModifyIndex)}
+	}
+	for _, j := range movable {
+		key := j.Namespace + "/" + j.ID
+		want[key] = wanted{j.Namespace, j.ID, max(want[key].index, j.JobModifyIndex)}
 	}
 	jobs := make(map[string]*api.Job, len(want))
 	var mu sync.Mutex

@@ -32,7 +32,9 @@ func Make(in Input) Output {
 	var out Output
 	for _, w := range queue {
 		if w.Placed < w.Count {
-			out.Waiting = append(out.Waiting, p.serve(w))
+			served := p.serve(w)
+			served.Reason = w.Explain(served.Reason)
+			out.Waiting = append(out.Waiting, served)
 		}
 	}
 	p.move()

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -123,6 +124,10 @@ type Work struct {
 	// MaxCost is the most it may cost (gpu.max_cost), all in all, or for an
 	// hour where Length is not known; 0: no limit.
 	MaxCost float64
+	// Move is its owner's leave to stop it at a checkpoint and start it elsewhere (gpu.move).
+	Move bool
+	// Faults are what is wrong in its meta, and so not looked at.
+	Faults []string
 	// Allowed tells which nodes its node pool, datacenters and constraints admit.
 	Allowed func(Where) bool
 }
@@ -134,6 +139,11 @@ func (w Work) Name() string {
 		name = w.Namespace + "/" + name
 	}
 	return name
+}
+
+// Explain is a reason with what is wrong in the work's meta.
+func (w Work) Explain(reason string) string {
+	return strings.Join(append([]string{reason}, w.Faults...), "; ")
 }
 
 // QueuedGPUs is what is asked for and of no use yet: a gang that is not whole counts whole.

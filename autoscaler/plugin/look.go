@@ -228,7 +228,7 @@ func planAround(in plan.Input, resting map[string]string) plan.Output {
 	for i := range out.Waiting {
 		if w := &out.Waiting[i]; w.Unsatisfiable && ever[w.Work.Name()] {
 			w.Unsatisfiable = false
-			w.Reason = strings.Join(reasons, "; ")
+			w.Reason = w.Work.Explain(strings.Join(reasons, "; "))
 		}
 	}
 	for i := range out.Decisions {
