@@ -13,7 +13,8 @@ import (
 type Tenant struct {
 	Work Work
 	// Movable: its owner gave leave to stop it at a checkpoint and start it
-	// elsewhere. A gang's member never is moved without.
+	// elsewhere. A gang's member is never moved without, and with it only for
+	// maintenance: all of the gang starts again.
 	Movable bool
 }
 
@@ -24,7 +25,7 @@ type Tenant struct {
 func (p *planner) move() {
 	var from []*place
 	for _, n := range p.nodes {
-		if n.Busy && !n.Starting && !n.Closed && n.Pool != "" && len(n.Tenants) > 0 &&
+		if n.Busy && !n.Starting && !n.Closed && n.Pool != "" && !p.pool(n.Pool).NoDrain && len(n.Tenants) > 0 &&
 			!slices.ContainsFunc(n.Tenants, func(t Tenant) bool { return !t.Movable || t.Work.Gang }) {
 			from = append(from, n)
 		}
@@ -37,7 +38,7 @@ func (p *planner) move() {
 		if n.used || p.count[n.Pool]-len(p.drain[n.Pool]) <= p.pool(n.Pool).Min {
 			continue // new work was just put on it, or it is at the minimum
 		}
-		if to, ready := p.elsewhere(n); to != nil {
+		if to, ready := p.elsewhere(n, false); to != nil {
 			for i, t := range n.Tenants {
 				p.hold([]*place{to[i]}, t.Work)
 			}
@@ -53,8 +54,9 @@ func (p *planner) move() {
 }
 
 // elsewhere finds a place for each of a node's tenants: on cheaper nodes, or on
-// those that have work themselves. It is nil where one has none.
-func (p *planner) elsewhere(n *place) (to []*place, ready bool) {
+// those that have work themselves; at any price, where it must. It is nil where
+// one has none.
+func (p *planner) elsewhere(n *place, must bool) (to []*place, ready bool) {
 	free := map[*place]Shape{}
 	ready = true
 	for _, t := range n.Tenants {
@@ -63,8 +65,9 @@ func (p *planner) elsewhere(n *place) (to []*place, ready bool) {
 			if !ok {
 				offer = o.Free
 			}
-			kept := o.Busy || o.price < n.price
-			return o != n && kept && o.Pool != "" && o.price <= n.price && !o.Closed && fits(t.Work.Request, offer) && t.Work.Allowed(o.Where)
+			kept := (o.Busy || o.price < n.price) && o.price <= n.price
+			return o != n && (kept || must) && o.Pool != "" && !o.Closed && fits(t.Work.Request, offer) && !p.leaving(o) && t.Work.runsOn(o.lifecycle) &&
+				!(t.Work.Distinct && slices.Contains(t.Work.PlacedOn, o.Name)) && t.Work.Allowed(o.Where)
 		})
 		if i < 0 {
 			return nil, false
@@ -89,12 +92,7 @@ func (p *planner) buyToMove(n *place) {
 	if !slices.ContainsFunc(p.in.Pools, cheaper) {
 		return
 	}
-	all := Shape{}
-	for _, t := range n.Tenants {
-		all.GPUs += t.Work.Request.GPUs
-		all.CPU += t.Work.Request.CPU
-		all.Memory += t.Work.Request.Memory
-	}
+	all := sum(n.Tenants)
 	for _, pool := range p.candidates(n.Tenants[0].Work) {
 		cost := pool.Price * (1 + float64(pool.Interrupted)*pool.Penalty)
 		if cost >= p.pool(n.Pool).Price || pool.refuses(p.in.Now) || !fits(all, pool.Shape) || p.afford(pool, "", p.room(pool), 0) < 1 ||
@@ -106,6 +104,16 @@ func (p *planner) buyToMove(n *place) {
 		p.open(purchase{pool, 1, 1}, Work{Request: all, Distinct: true})
 		return
 	}
+}
+
+// sum is what all tenants ask for, of any model: each one's is checked by itself.
+func sum(tenants []Tenant) (all Shape) {
+	for _, t := range tenants {
+		all.GPUs += t.Work.Request.GPUs
+		all.CPU += t.Work.Request.CPU
+		all.Memory += t.Work.Request.Memory
+	}
+	return all
 }
 
 func (p *planner) pool(name string) Pool {

@@ -13,12 +13,17 @@ import (
 
 // Make plans. It costs O(work × (nodes + pools)).
 func Make(in Input) Output {
-	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}, drain: map[string][]string{}, spare: map[string]int{}}
+	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}, drain: map[string][]string{}, spare: map[string]int{},
+		outdated: map[string][]string{}, remarks: map[string][]string{}}
 	for _, n := range in.Nodes {
 		if n.Pool != "" && !n.Closed {
 			p.count[n.Pool]++
 		}
-		p.nodes = append(p.nodes, &place{Node: n, price: p.pool(n.Pool).perGPU()})
+		if n.AtRisk {
+			n.Free = Shape{}
+		}
+		pool := p.pool(n.Pool)
+		p.nodes = append(p.nodes, &place{Node: n, price: pool.perGPU(), lifecycle: pool.Lifecycle})
 	}
 	slices.SortStableFunc(p.nodes, func(a, b *place) int {
 		// What is ready first; among those the fullest that fits, so that whole nodes stay whole.
@@ -39,6 +44,9 @@ func Make(in Input) Output {
 	}
 	p.move()
 	for _, pool := range in.Pools {
+		p.maintain(pool)
+	}
+	for _, pool := range in.Pools {
 		p.keepFree(pool)
 	}
 	for _, pool := range in.Pools {
@@ -54,16 +62,19 @@ type planner struct {
 	bought     map[string]int
 	reasons    map[string][]string
 	drain      map[string][]string
-	spare      map[string]int     // nodes of each pool that are kept free
-	closing    float64            // what nodes that take no new work cost for an hour
-	namespaces map[string]float64 // what each costs for an hour
+	outdated   map[string][]string // nodes of each pool without work that are replaced
+	remarks    map[string][]string // what keeps a pool from doing what it shall
+	spare      map[string]int      // nodes of each pool that are kept free
+	closing    float64             // what nodes that take no new work cost for an hour
+	namespaces map[string]float64  // what each costs for an hour
 }
 
 // place is a node with what this plan puts on it.
 type place struct {
 	Node
-	used  bool
-	price float64 // of its pool, for a GPU and hour
+	used      bool
+	price     float64 // of its pool, for a GPU and hour
+	lifecycle string  // its pool's
 }
 
 func (n *place) fits(w Work) bool {
@@ -178,7 +189,7 @@ func (p *planner) open(b purchase, w Work) {
 		each = perNode(w.Request, b.pool.Shape)
 	}
 	for i := range b.nodes {
-		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Pool: b.pool.Name, Where: b.pool.Where, Free: b.pool.Shape, Starting: true}, used: true, price: b.pool.perGPU()}
+		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Pool: b.pool.Name, Where: b.pool.Where, Free: b.pool.Shape, Starting: true}, used: true, price: b.pool.perGPU(), lifecycle: b.pool.Lifecycle}
 		for range min(each, b.allocations-i*each) {
 			take(w.Request, &n.Free)
 		}
@@ -220,8 +231,12 @@ func (p *planner) candidates(w Work) []Pool {
 
 // takes reports whether a pool's nodes may serve a work.
 func (p *planner) takes(pool Pool, w Work) bool {
-	return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) && !w.overCost(pool) &&
-		!(w.Spot == Never && pool.Lifecycle == Spot) && !(w.Spot == Only && pool.Lifecycle != Spot)
+	return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) && !w.overCost(pool) && w.runsOn(pool.Lifecycle)
+}
+
+// runsOn follows what a work says of spot nodes.
+func (w Work) runsOn(lifecycle string) bool {
+	return !(w.Spot == Never && lifecycle == Spot) && !(w.Spot == Only && lifecycle != Spot)
 }
 
 // refuse says why nothing is bought, and whether that can ever change by

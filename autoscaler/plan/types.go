@@ -57,6 +57,14 @@ type Pool struct {
 	// Increment is what is billed at once: an idle node stays while it is paid
 	// for, up to Margin before the next increment starts. Zero: not looked at.
 	Increment, Margin time.Duration
+	// Minimum is the least that is billed of a node: an idle one stays that
+	// long, less Margin. Zero: not looked at.
+	Minimum time.Duration
+	// NoDrain: what makes its nodes does not drain those that a plan names, so
+	// nothing that runs there is moved.
+	NoDrain bool
+	// Maintenance is the window that is open; nil: none is.
+	Maintenance *Maintenance
 	// Headroom is the share of the pool's busy nodes, 0 to 1, that is kept free
 	// beside them for failures; rounded up. Zero: none.
 	Headroom float64
@@ -97,6 +105,11 @@ type Node struct {
 	IdleSince time.Time
 	// Bought is when its billing began. Zero: not known.
 	Bought time.Time
+	// Replace is why it shall be replaced: what of it is old. Empty: it shall not.
+	Replace string
+	// AtRisk: it is replaced whether a window is open or not, and takes no new
+	// work: its maker expects to take it away.
+	AtRisk bool
 	// Tenants are the allocations on it, where they are known: without them nothing is moved.
 	Tenants []Tenant
 }
