@@ -30,6 +30,7 @@ func Make(in Input) Output {
 		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.Free.GPUs, b.Free.GPUs), cmp.Compare(a.Name, b.Name))
 	})
 	p.spent()
+	p.sift(in.Work)
 	queue := slices.Clone(in.Work)
 	slices.SortStableFunc(queue, func(a, b Work) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Since.Compare(b.Since), cmp.Compare(a.Name(), b.Name()))
@@ -56,8 +57,9 @@ func Make(in Input) Output {
 }
 
 type planner struct {
-	in         Input
-	nodes      []*place
+	in    Input
+	nodes []*place
+	crowd
 	count      map[string]int // nodes of each pool, those on their way included
 	bought     map[string]int
 	reasons    map[string][]string
@@ -97,12 +99,15 @@ func take(request Shape, offer *Shape) {
 func (p *planner) serve(w Work) Waiting {
 	missing := w.Count - w.Placed
 	var held []*place
-	for _, n := range p.nodes {
+	for _, n := range p.roomy {
+		if len(held) == missing {
+			break
+		}
 		if w.Distinct && slices.Contains(w.PlacedOn, n.Name) {
 			continue
 		}
 		free := n.Free
-		for len(held) < missing && !n.Closed && fits(w.Request, free) && w.Allowed(n.Where) {
+		for len(held) < missing && fits(w.Request, free) && w.Allowed(n.Where) {
 			held = append(held, n)
 			take(w.Request, &free)
 			if w.Distinct {
@@ -113,6 +118,7 @@ func (p *planner) serve(w Work) Waiting {
 	still := missing - len(held)
 	if still == 0 {
 		p.hold(held, w)
+		p.retire()
 		return Waiting{Work: w, Reason: onTheWay(held, w)}
 	}
 	if reason, wait := p.defers(w); wait {
@@ -123,10 +129,12 @@ func (p *planner) serve(w Work) Waiting {
 		reason, never := p.refuse(w, still, left, len(held))
 		if !w.Gang {
 			p.hold(held, w)
+			p.retire()
 		}
 		return Waiting{Work: w, Reason: reason, Unsatisfiable: never}
 	}
 	p.hold(held, w)
+	p.retire()
 	bought := map[string]int{}
 	for _, b := range buys {
 		bought[b.pool.Name] += b.nodes
@@ -194,6 +202,7 @@ func (p *planner) open(b purchase, w Work) {
 			take(w.Request, &n.Free)
 		}
 		p.nodes = append(p.nodes, n)
+		p.add(n)
 	}
 }
 
@@ -267,28 +276,6 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 		return fmt.Sprintf("%s; %d more allocations need nodes than the pools' maximum and the budget leave now", placed(w), left), false
 	}
 	return fmt.Sprintf("%s; %d more nodes are needed than the pools' maximum leaves now", placed(w), left), false
-}
-
-// idleOf counts the nodes of a pool that are held for a work already.
-func (p *planner) idleOf(pool string, w Work) int {
-	n := 0
-	for _, node := range p.nodes {
-		if node.Pool == pool && (node.fits(w) || node.Busy || node.used) {
-			n++
-		}
-	}
-	return n
-}
-
-// busyFor counts the nodes that would take the work once what runs there has ended.
-func (p *planner) busyFor(w Work) int {
-	n := 0
-	for _, node := range p.nodes {
-		if (node.Busy || node.used) && !node.fits(w) && !node.Closed && w.Allowed(node.Where) && !slices.Contains(w.PlacedOn, node.Name) {
-			n++
-		}
-	}
-	return n
 }
 
 func (p *planner) why(w Work, nodes, missing int) string {
