@@ -4,12 +4,12 @@ package pool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,7 +51,7 @@ func (p *LocalPool) Nodes() ([]Node, error) {
 			return nil, err
 		}
 		if r != nil {
-			nodes = append(nodes, Node{Name: s.Name, Ready: r.Ready, Leaving: r.Leaving})
+			nodes = append(nodes, Node{Name: s.Name, Ready: r.Ready, Leaving: r.Leaving, Since: r.Started})
 		}
 	}
 	return nodes, nil
@@ -76,7 +76,7 @@ func (p *LocalPool) Grow(ctx context.Context, now time.Time, count int) error {
 	}
 	for _, s := range p.definition.Local.Slots {
 		r := records[s.Name]
-		if have >= count || r == nil || !r.Leaving || r.Ending || !r.alive() {
+		if have >= count || r == nil || !r.Leaving || r.Ending || r.Moving || !r.alive() {
 			continue
 		}
 		if err := p.nomad.eligible(ctx, s.Name, true); err != nil {
@@ -174,6 +174,38 @@ func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) erro
 	})
 }
 
+// Drain marks the nodes and has Nomad drain them; Tend does the rest.
+func (p *LocalPool) Drain(ctx context.Context, names []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, s := range p.definition.Local.Slots {
+		if !slices.Contains(names, s.Name) {
+			continue
+		}
+		r, err := p.load(s.Name)
+		if err == nil && r != nil && r.Ready && !r.Leaving {
+			err = p.nomad.vacate(ctx, s.Name, func() error {
+				r.Leaving, r.Moving, r.Reason = true, true, "its work moves"
+				p.logger.Info("drains a node whose work has leave to move", "node", s.Name)
+				return p.save(s.Name, r)
+			})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// History tells when a node last failed; none is ever taken away.
+func (p *LocalPool) History(time.Time) (h History, err error) {
+	for _, s := range p.definition.Local.Slots {
+		if at := p.failedAt(s.Name); at.After(h.Refused) {
+			h.Refused = at
+		}
+	}
+	return h, nil
+}
+
 // Tend moves on what is in progress: nodes that came up, that did not come
 // up in time, that are empty and go. It is to be called now and then.
 func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
@@ -197,11 +229,13 @@ func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 
 func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, n *api.NodeListStub) error {
 	what, err := next(situation{Exists: r.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
-		Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
+		Moving: r.Moving, Draining: n != nil && n.Drain, Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
 	if err != nil {
 		return err
 	}
 	switch what {
+	case ask:
+		return p.nomad.drain(ctx, s.Name, evacuation)
 	case forget:
 		if !r.Leaving {
 			p.logger.Warn("the process of a node has ended", "node", s.Name, "last words", p.lastWords(s.Name))
@@ -251,30 +285,6 @@ func (p *LocalPool) Resting(now time.Time) (string, error) {
 	return fmt.Sprintf("node %s ended or did not come up; it is tried again after %s", strings.Join(failed, ", "), failurePause), nil
 }
 
-// noteFailure keeps when a slot's node ended without being asked to, for the
-// other plugins too: each is a process of its own.
-func (p *LocalPool) noteFailure(name string, now time.Time) error {
-	text, err := now.MarshalText()
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(p.failurePath(name), text, 0o600)
-}
-
-// failedAt is when a slot's node failed last; the zero time where it did not,
-// or where that cannot be read: then the slot is tried.
-func (p *LocalPool) failedAt(name string) (at time.Time) {
-	text, err := os.ReadFile(p.failurePath(name))
-	if err != nil || at.UnmarshalText(text) != nil {
-		return time.Time{}
-	}
-	return at
-}
-
-func (p *LocalPool) failurePath(name string) string {
-	return filepath.Join(p.definition.Local.Dir, name+".failed")
-}
-
 // remove ends the client's process and takes its node and its files away.
 func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeListStub) error {
 	r.Leaving, r.Ending = true, true
@@ -297,45 +307,4 @@ func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeLi
 	}
 	p.logger.Info("a node is gone", "node", s.Name)
 	return os.Remove(p.path(s.Name))
-}
-
-// lastWords is the last line of a node's log.
-func (p *LocalPool) lastWords(name string) string {
-	data, err := os.ReadFile(filepath.Join(p.definition.Local.Dir, name+".log"))
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return lines[len(lines)-1]
-}
-
-func (p *LocalPool) path(name string) string {
-	return filepath.Join(p.definition.Local.Dir, name+".json")
-}
-
-func (p *LocalPool) load(name string) (*record, error) {
-	data, err := os.ReadFile(p.path(name))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var r record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w", p.path(name), err)
-	}
-	return &r, nil
-}
-
-func (p *LocalPool) save(name string, r *record) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	partial := p.path(name) + ".partial"
-	if err := os.WriteFile(partial, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(partial, p.path(name))
 }

@@ -5,7 +5,6 @@ package pool
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,6 +25,7 @@ type fakeNomad struct {
 	mu    sync.Mutex
 	nodes map[string]*api.NodeListStub
 	busy  map[string]bool
+	leave map[string]bool // what runs there may be moved
 	did   []string
 }
 
@@ -44,7 +44,11 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case parts[2] == "allocations":
 		allocs := []*api.Allocation{}
 		if f.busy[parts[1]] {
-			allocs = append(allocs, &api.Allocation{ClientStatus: "running"})
+			a := &api.Allocation{ID: "a1", JobID: "train", ClientStatus: "running", Job: &api.Job{}}
+			if f.leave[parts[1]] {
+				a.Job.Meta = map[string]string{"gpu.move": "yes"}
+			}
+			allocs = append(allocs, a)
 		}
 		out = allocs
 	case parts[2] == "eligibility":
@@ -53,6 +57,7 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.did = append(f.did, parts[1]+" "+request.Eligibility)
 	case parts[2] == "drain":
 		f.did = append(f.did, parts[1]+" drains")
+		f.nodes[parts[1]].Drain = true
 	case parts[2] == "purge":
 		f.did = append(f.did, parts[1]+" purged")
 		delete(f.nodes, parts[1])
@@ -122,7 +127,7 @@ func (b *bench) nodes() string {
 	b.t.Helper()
 	nodes, err := b.pool.Nodes()
 	must.NoError(b.t, err)
-	return fmt.Sprint(nodes)
+	return show(nodes)
 }
 
 func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
@@ -219,4 +224,25 @@ func TestAnotherProcessWithTheNumberIsNotTakenForTheNode(t *testing.T) {
 	must.False(t, other.alive())
 	must.NoError(t, other.end(t.Context()))
 	must.True(t, r.alive(), must.Sprint("it was killed"))
+}
+
+func TestANodeOfThisMachineWhoseWorkMayMoveIsDrained(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.grow(1))
+	b.fake.join("s1")
+	b.tend(time.Now())
+	b.fake.busy["s1"] = true
+	must.ErrorContains(t, b.pool.Drain(t.Context(), []string{"s1"}), "no leave to move")
+	must.Eq(t, "[{s1 true false}]", b.nodes())
+	b.fake.leave = map[string]bool{"s1": true}
+	must.NoError(t, b.pool.Drain(t.Context(), []string{"s1"}))
+	must.Eq(t, "[{s1 true true}]", b.nodes())
+	b.tend(time.Now())
+	must.Eq(t, "[{s1 true true}]", b.nodes())
+	must.NoError(t, b.grow(1))
+	must.Eq(t, "[{s1 true true} {s2 false false}]", b.nodes(), must.Sprint("it is not kept"))
+	delete(b.fake.busy, "s1")
+	b.tend(time.Now())
+	must.Eq(t, "[{s2 false false}]", b.nodes())
+	must.Eq(t, "s1 ineligible, s1 eligible, s1 ineligible, s1 drains, s1 purged", b.fake.done())
 }

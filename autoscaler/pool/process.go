@@ -19,6 +19,8 @@ type record struct {
 	Started time.Time `json:"started"`
 	Ready   bool      `json:"ready"`
 	Leaving bool      `json:"leaving"`
+	// Moving: what runs there was asked to stop.
+	Moving bool `json:"moving,omitempty"`
 	// Ending: its process was asked to end; there is no way back.
 	Ending bool   `json:"ending"`
 	Reason string `json:"reason,omitempty"`
