@@ -29,6 +29,9 @@ type Reading struct {
 	RunningGPUs, TotalGPUs int
 	// Running is who holds the GPUs in use.
 	Running []Running
+	// Told is what nodes that are inspected tell of themselves, by name:
+	// attr.NAME, meta.NAME, and device.NAME of their GPUs.
+	Told map[string]map[string]string
 	// Faults are what could not be read and is done without.
 	Faults []string
 }
@@ -37,6 +40,10 @@ type Reading struct {
 // that has changed and waits or may be moved; its size grows with the nodes and
 // what runs.
 type Reader struct {
+	// Inspect says at which places nodes are read in full, a call for each that
+	// is new or changed; nil: none.
+	Inspect func(plan.Where) bool
+
 	client *api.Client
 	told   []Offer
 
@@ -44,6 +51,8 @@ type Reader struct {
 	jobs map[string]*api.Job // by namespace/name, as of their newest index
 	// idle is since when a node is without work, as far as this reader has seen.
 	idle map[string]time.Time
+	// inspected are the nodes read in full, by id, as of their newest index.
+	inspected map[string]*api.Node
 }
 
 // jobCalls is how many jobs are read at once.
@@ -95,6 +104,9 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	out := join(evals, waits, allocs, nodes, r.told...)
 	settle(out.Nodes, allocs, moves, catalogue{seen: seenOn(nodes), told: r.told})
 	out.At, out.Faults = now, fault
+	if out.Told, err = r.inspect(ctx, nodes); err != nil {
+		return Reading{}, err
+	}
 	r.noteIdle(now, out.Nodes)
 	return out, nil
 }

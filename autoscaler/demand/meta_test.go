@@ -4,10 +4,13 @@ package demand
 
 import (
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsimple"
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
@@ -59,6 +62,32 @@ func TestAFaultOfTheMetaIsInTheWorkAndInItsReason(t *testing.T) {
 	must.StrContains(t, out.Waiting[0].Reason, `; meta gpu.deadline: "soon" is not looked at; allowed is a time such as`)
 	job.Meta = map[string]string{"gpu.deadline": "06:00"}
 	must.Eq(t, time.Unix(6*3600, 0).UTC(), read(job).Work[0].Deadline, must.Sprint("the next after it was submitted"))
+}
+
+func TestTheJobOfTheReferenceIsUnderstood(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	must.NoError(t, err)
+	seen := 0
+	for _, block := range strings.Split(string(text), "```hcl\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.HasPrefix(block, "job ") {
+			continue
+		}
+		var file struct {
+			Job struct {
+				Name string            `hcl:"name,label"`
+				Meta map[string]string `hcl:"meta"`
+				Rest hcl.Body          `hcl:",remain"`
+			} `hcl:"job,block"`
+		}
+		must.NoError(t, hclsimple.Decode("job.hcl", []byte(block), nil, &file))
+		i := intentOf(file.Job.Meta, submitted)
+		must.SliceEmpty(t, i.Faults)
+		must.MapLen(t, 5, file.Job.Meta)
+		must.True(t, i.Move && i.MaxCost > 0 && i.Length > 0 && !i.Deadline.IsZero())
+		seen++
+	}
+	must.Positive(t, seen)
 }
 
 func FuzzMeta(f *testing.F) {

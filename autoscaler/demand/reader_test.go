@@ -159,6 +159,35 @@ func TestATenantIsMovableWhereItsJobsMetaSaysSo(t *testing.T) {
 	must.StrContains(t, got.Faults[0], "list-jobs")
 }
 
+func TestANodeIsReadInFullWhereItIsToBeInspectedAndWhenItChanges(t *testing.T) {
+	s, r := newStandIn(t)
+	stub := func(id, class string, index uint64) *api.NodeListStub {
+		return &api.NodeListStub{ID: id, Name: "name-" + id, NodeClass: class, Status: "ready", ModifyIndex: index, NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{
+			{Vendor: "nvidia", Type: "gpu", Name: "H100", Attributes: map[string]*api.Attribute{"driver_version": {StringVal: ptr("550.54.15")}, "memory": {IntVal: ptr(int64(80)), Unit: "GiB"}}}}}}
+	}
+	s.set(t, "/v1/nodes", []*api.NodeListStub{stub("n1", "rack", 5), stub("n2", "else", 5)})
+	s.set(t, "/v1/node/n1", &api.Node{ID: "n1", ModifyIndex: 5, Attributes: map[string]string{"kernel.name": "linux"}, Meta: map[string]string{"image": "1"}})
+	got, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.Nil(t, got.Told)
+	must.Len(t, 4, s.taken())
+	r.Inspect = func(w plan.Where) bool { return w.Class == "rack" }
+	for _, calls := range []int{5, 4} {
+		got, err = r.Read(t.Context(), time.Unix(100, 0))
+		must.NoError(t, err)
+		must.Eq(t, map[string]map[string]string{"name-n1": {"attr.kernel.name": "linux", "meta.image": "1", "device.driver_version": "550.54.15", "device.memory": "80 GiB"}}, got.Told)
+		must.Len(t, calls, s.taken())
+	}
+	s.set(t, "/v1/nodes", []*api.NodeListStub{stub("n1", "rack", 6)})
+	s.set(t, "/v1/node/n1", "null")
+	got, err = r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.MapLen(t, 2, got.Told["name-n1"])
+	s.status["/v1/node/n1"] = http.StatusForbidden
+	_, err = r.Read(t.Context(), time.Unix(100, 0))
+	must.ErrorContains(t, err, "read node name-n1: ")
+}
+
 func TestANodeWithSystemJobsAloneIsIdle(t *testing.T) {
 	s, r := newStandIn(t)
 	s.set(t, "/v1/nodes", []*api.NodeListStub{{ID: "n1", Name: "node-1", Status: "ready"}})

@@ -4,6 +4,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -124,9 +125,33 @@ func (t *Target) Scale(action sdk.ScalingAction, config map[string]string) error
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()
-	var release []string
-	if names, ok := action.Meta[releaseMeta].(string); ok && names != "" {
-		release = strings.Split(names, ",")
+	return shrink(ctx, p, int(action.Count), named(action, releaseMeta), named(action, drainMeta))
+}
+
+// named are the nodes that an action's meta names.
+func named(action sdk.ScalingAction, meta string) []string {
+	if names, ok := action.Meta[meta].(string); ok && names != "" {
+		return strings.Split(names, ",")
 	}
-	return p.Shrink(ctx, int(action.Count), release)
+	return nil
+}
+
+// shrink drains nodes and lets nodes go. Where nodes are drained, no others go
+// but those that are named: one that could not be drained is not made up for.
+func shrink(ctx context.Context, p pool.Pool, count int, release, drain []string) error {
+	if len(drain) == 0 {
+		return p.Shrink(ctx, count, release)
+	}
+	drained := p.Drain(ctx, drain)
+	nodes, err := p.Nodes()
+	if err != nil || len(release) == 0 {
+		return errors.Join(drained, err)
+	}
+	present := 0
+	for _, n := range nodes {
+		if !n.Leaving {
+			present++
+		}
+	}
+	return errors.Join(drained, p.Shrink(ctx, present-len(release), release))
 }

@@ -273,6 +273,10 @@ func (p *Definition) Plan() plan.Pool {
 // defaultPenalty is what the replay of recorded spot zones is made with.
 const defaultPenalty = 0.02
 
+// Patience is how long a node may take to be ready, and how long the pool rests
+// when one was not.
+func (p *Definition) Patience() (start, rest time.Duration) { return p.start, p.retry }
+
 // Find returns a pool by its name.
 func (f *File) Find(name string) (*Definition, error) {
 	var names []string

@@ -196,15 +196,8 @@ func (p *LocalPool) Drain(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// History tells when a node last failed; none is ever taken away.
-func (p *LocalPool) History(time.Time) (h History, err error) {
-	for _, s := range p.definition.Local.Slots {
-		if at := p.failedAt(s.Name); at.After(h.Refused) {
-			h.Refused = at
-		}
-	}
-	return h, nil
-}
+// History is empty: a slot that failed rests by itself, and no node is taken away.
+func (p *LocalPool) History(time.Time) (History, error) { return History{}, nil }
 
 // Tend moves on what is in progress: nodes that came up, that did not come
 // up in time, that are empty and go. It is to be called now and then.
