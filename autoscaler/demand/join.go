@@ -128,12 +128,13 @@ func devicesOf(a *api.AllocationListStub) []*api.AllocatedDeviceResource {
 }
 
 // nodeOf is a node with what its allocations leave, and how many healthy GPUs
-// it has in all. Where its GPUs are of several names (MIG instances beside
+// it has in all. Work of a system job, such as a collector of logs, keeps no
+// node: it is on every one of them. Where its GPUs are of several names (MIG instances beside
 // whole ones), the name with the most left stands for it: two names never
 // serve one request.
 func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, int) {
 	node := plan.Node{Name: n.Name, Where: plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter},
-		Busy: len(allocs) > 0, Starting: n.Status == api.NodeStatusInit,
+		Busy: slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return a.JobType != api.JobTypeSystem }), Starting: n.Status == api.NodeStatusInit,
 		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible}
 	total := 0
 	free := map[string]int{}

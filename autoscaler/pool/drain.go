@@ -153,7 +153,8 @@ func (n nomadNodes) node(ctx context.Context, name string) (*api.NodeListStub, e
 	return newest(nodes, func(s *api.NodeListStub) bool { return s.Name == name }), nil
 }
 
-// idle reports whether nothing runs or is placed on a node.
+// idle reports whether nothing runs or is placed on a node. System jobs run on
+// every node and keep none.
 func (n nomadNodes) idle(ctx context.Context, name string) (bool, error) {
 	node, err := n.node(ctx, name)
 	if err != nil || node == nil {
@@ -164,7 +165,8 @@ func (n nomadNodes) idle(ctx context.Context, name string) (bool, error) {
 		return false, fmt.Errorf("list what runs on %s: %w", name, err)
 	}
 	for _, a := range allocs {
-		if !a.ClientTerminalStatus() {
+		system := a.Job != nil && a.Job.Type != nil && *a.Job.Type == api.JobTypeSystem
+		if !a.ClientTerminalStatus() && !system {
 			return false, nil
 		}
 	}
