@@ -25,6 +25,7 @@ type agent struct {
 	config  string
 	log     string
 	program string
+	env     []string
 	cmd     *exec.Cmd
 }
 
@@ -44,6 +45,7 @@ func (a *agent) start() {
 	defer log.Close()
 	a.cmd = exec.Command(a.program, "agent", "-config", a.config)
 	a.cmd.Stdout, a.cmd.Stderr = log, log
+	a.cmd.Env = append(os.Environ(), a.env...)
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must.NoError(a.t, a.cmd.Start())
 }
