@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/rights"
 )
 
 // Pool makes the nodes of one pool come and go. Its nodes are counted once:
@@ -128,7 +130,7 @@ type nomadNodes struct{ client *api.Client }
 func (n nomadNodes) list(ctx context.Context) ([]*api.NodeListStub, error) {
 	nodes, _, err := n.client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", err)
+		return nil, fmt.Errorf("list the nodes: %w", rights.Explain(err, rights.ReadNodes))
 	}
 	return nodes, nil
 }
@@ -162,13 +164,16 @@ func (n nomadNodes) idle(ctx context.Context, name string) (bool, error) {
 	}
 	allocs, _, err := n.client.Nodes().Allocations(node.ID, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return false, fmt.Errorf("list what runs on %s: %w", name, err)
+		return false, fmt.Errorf("list what runs on %s: %w", name, rights.Explain(err, rights.ReadNodes))
 	}
 	for _, a := range allocs {
 		system := a.Job != nil && a.Job.Type != nil && *a.Job.Type == api.JobTypeSystem
 		if !a.ClientTerminalStatus() && !system {
 			return false, nil
 		}
+	}
+	if err := rights.SeesAllJobs(ctx, n.client); err != nil {
+		return false, fmt.Errorf("whether %s has work: %w", name, err)
 	}
 	return true, nil
 }
@@ -179,7 +184,7 @@ func (n nomadNodes) eligible(ctx context.Context, name string, yes bool) error {
 		return err
 	}
 	if _, err := n.client.Nodes().ToggleEligibility(node.ID, yes, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return fmt.Errorf("make %s eligible %t: %w", name, yes, err)
+		return fmt.Errorf("make %s eligible %t: %w", name, yes, rights.Explain(err, rights.WriteNodes))
 	}
 	return nil
 }
@@ -193,7 +198,7 @@ func (n nomadNodes) drain(ctx context.Context, name string, deadline time.Durati
 		return err
 	}
 	if _, err := n.client.Nodes().UpdateDrain(node.ID, &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: true}, false, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return fmt.Errorf("drain %s: %w", name, err)
+		return fmt.Errorf("drain %s: %w", name, rights.Explain(err, rights.WriteNodes))
 	}
 	return nil
 }
@@ -201,7 +206,7 @@ func (n nomadNodes) drain(ctx context.Context, name string, deadline time.Durati
 // purge takes a node that is gone out of Nomad.
 func (n nomadNodes) purge(ctx context.Context, id, name string) error {
 	if _, _, err := n.client.Nodes().Purge(id, (&api.QueryOptions{}).WithContext(ctx)); err != nil && !strings.Contains(err.Error(), "404") {
-		return fmt.Errorf("take node %s out of Nomad: %w", name, err)
+		return fmt.Errorf("take node %s out of Nomad: %w", name, rights.Explain(err, rights.WriteNodes))
 	}
 	return nil
 }

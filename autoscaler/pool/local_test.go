@@ -38,6 +38,9 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
 	var out any = map[string]any{}
 	switch {
+	case parts[0] == "acl":
+		http.Error(w, "ACL support disabled", http.StatusBadRequest)
+		return
 	case parts[0] == "nodes":
 		all := []*api.NodeListStub{}
 		for _, n := range f.nodes {

@@ -44,12 +44,19 @@ nomad {
 policy {
   dir                         = %q
   default_evaluation_interval = "1s"
+  source "nomad" {
+    enabled = false
+  }
 }
 %s
 `, pluginDir, c.HTTPPort()+10+a.Port, cmp.Or(a.Nomad, c.NomadAddress()), a.Token, filepath.Join(filepath.Dir(file), "policies"), a.More)
 	for _, p := range [][3]string{{"apm", "gpu-queue", a.Reads}, {"strategy", "gpu-pool", a.Reads}, {"target", "gpu-pool", a.Acts}} {
-		fmt.Fprintf(&b, "%[1]s %[2]q {\n  driver = \"nomad-autoscaler-gpu\"\n  args   = [%[1]q]\n  config = {\n    pools_file    = %[3]q\n    nomad_address = %[4]q\n    nomad_token   = %[5]q\n  }\n}\n",
-			p[0], p[1], file, c.NomadAddress(), p[2])
+		record := ""
+		if p[0] == "strategy" {
+			record = filepath.Join(filepath.Dir(file), "record")
+		}
+		fmt.Fprintf(&b, "%[1]s %[2]q {\n  driver = \"nomad-autoscaler-gpu\"\n  args   = [%[1]q]\n  config = {\n    pools_file    = %[3]q\n    nomad_address = %[4]q\n    nomad_token   = %[5]q\n    record_file   = %[6]q\n  }\n}\n",
+			p[0], p[1], file, c.NomadAddress(), p[2], record)
 	}
 	return b.String()
 }
