@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/rights"
 )
 
 // Reading is one look at the cluster.
@@ -74,15 +75,15 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	}
 	evals, _, err := r.client.Evaluations().List(all(nil, `Status == "blocked" or Status == "pending"`))
 	if err != nil {
-		return Reading{}, fmt.Errorf("list the evaluations: %w", err)
+		return Reading{}, fmt.Errorf("list the evaluations: %w", rights.Explain(err, rights.ReadJobs))
 	}
 	allocs, _, err := r.client.Allocations().List(all(map[string]string{"resources": "true"}, ""))
 	if err != nil {
-		return Reading{}, fmt.Errorf("list the allocations: %w", err)
+		return Reading{}, fmt.Errorf("list the allocations: %w", rights.Explain(err, rights.ReadJobs))
 	}
 	nodes, _, err := r.client.Nodes().List((&api.QueryOptions{Params: map[string]string{"resources": "true"}}).WithContext(ctx))
 	if err != nil {
-		return Reading{}, fmt.Errorf("list the nodes: %w", err)
+		return Reading{}, fmt.Errorf("list the nodes: %w", rights.Explain(err, rights.ReadNodes))
 	}
 	movable, fault, err := r.movable(ctx)
 	if err != nil {
@@ -115,7 +116,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 func (r *Reader) Allocations(ctx context.Context) ([]*api.AllocationListStub, error) {
 	allocs, _, err := r.client.Allocations().List((&api.QueryOptions{Namespace: "*", Params: map[string]string{"resources": "true", "task_states": "true"}}).WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list the allocations: %w", err)
+		return nil, fmt.Errorf("list the allocations: %w", rights.Explain(err, rights.ReadJobs))
 	}
 	return allocs, nil
 }
@@ -175,7 +176,7 @@ func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable 
 				return nil // it was purged after its evaluation was listed
 			}
 			if err != nil {
-				return fmt.Errorf("read job %s: %w", key, err)
+				return fmt.Errorf("read job %s: %w", key, rights.Explain(err, rights.ReadJobs))
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -125,7 +125,8 @@ func devicesOf(a *api.AllocationListStub) []*api.AllocatedDeviceResource {
 }
 
 // nodeOf is a node with what its allocations leave, and how many healthy GPUs
-// it has in all. Where its GPUs are of several names (MIG instances beside
+// it has in all. Work of a system job, such as a collector of logs, keeps no
+// node: it is on every one of them. Where its GPUs are of several names (MIG instances beside
 // whole ones), the name with the most left stands for it: two names never
 // serve one request.
 func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, int) {

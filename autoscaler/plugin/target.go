@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,6 +27,8 @@ type Target struct {
 	logger  hclog.Logger
 	lookout *Lookout
 	stop    context.CancelFunc
+	// acting is held, shared, while nodes are made or let go.
+	acting sync.RWMutex
 }
 
 var _ target.Target = (*Target)(nil)
@@ -65,7 +68,9 @@ func (t *Target) tend(ctx context.Context, p pool.Pool) {
 	defer tick.Stop()
 	last := ""
 	for {
+		t.acting.RLock()
 		err := p.Tend(ctx, time.Now())
+		t.acting.RUnlock()
 		if text := fmt.Sprint(err); err != nil && text != last && ctx.Err() == nil {
 			last = text
 			t.logger.Warn("a pool cannot be tended", "error", err)
@@ -120,6 +125,8 @@ func (t *Target) Scale(action sdk.ScalingAction, config map[string]string) error
 	if err != nil {
 		return err
 	}
+	t.acting.RLock()
+	defer t.acting.RUnlock()
 	if action.Direction == sdk.ScaleDirectionUp {
 		return p.Grow(t.ctx, time.Now(), int(action.Count))
 	}

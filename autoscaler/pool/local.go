@@ -60,8 +60,11 @@ func (p *LocalPool) Nodes() ([]Node, error) {
 // Grow brings the pool to at least count nodes, and returns when they are
 // started: first those on their way out are kept, then free slots are used.
 func (p *LocalPool) Grow(ctx context.Context, now time.Time, count int) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	have := 0
 	records := map[string]*record{}
 	for _, s := range p.definition.Local.Slots {
@@ -76,7 +79,7 @@ func (p *LocalPool) Grow(ctx context.Context, now time.Time, count int) error {
 	}
 	for _, s := range p.definition.Local.Slots {
 		r := records[s.Name]
-		if have >= count || r == nil || !r.Leaving || r.Ending || r.Moving || !r.alive() {
+		if have >= count || r == nil || !r.Leaving || r.Ending || r.Moving || !r.Process.alive() {
 			continue
 		}
 		if err := p.nomad.eligible(ctx, s.Name, true); err != nil {
@@ -130,10 +133,10 @@ func (p *LocalPool) start(s Slot, now time.Time) error {
 		return err
 	}
 	// Before it is waited for: one that has ended at once is still told by its number.
-	created, err := createdAt(cmd.Process.Pid)
+	is, err := processOf(cmd.Process.Pid)
 	go cmd.Wait()
 	if err == nil {
-		err = p.save(s.Name, &record{PID: cmd.Process.Pid, Created: created, Started: now})
+		err = p.save(s.Name, &record{Process: is, Started: now})
 	}
 	if err != nil {
 		cmd.Process.Kill()
@@ -146,8 +149,11 @@ func (p *LocalPool) start(s Slot, now time.Time) error {
 // Shrink lets go all but count nodes: only ones without work, the wanted
 // first. It marks them; Tend does the rest.
 func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	var names []string
 	records := map[string]*record{}
 	for _, s := range p.definition.Local.Slots {
@@ -176,8 +182,11 @@ func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) erro
 
 // Drain marks the nodes and has Nomad drain them; Tend does the rest.
 func (p *LocalPool) Drain(ctx context.Context, names []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	var errs []error
 	for _, s := range p.definition.Local.Slots {
 		if !slices.Contains(names, s.Name) {
@@ -202,8 +211,11 @@ func (p *LocalPool) History(time.Time) (History, error) { return History{}, nil 
 // Tend moves on what is in progress: nodes that came up, that did not come
 // up in time, that are empty and go. It is to be called now and then.
 func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	nodes, err := p.nomad.list(ctx)
 	if err != nil {
 		return err
@@ -221,7 +233,7 @@ func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 }
 
 func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, n *api.NodeListStub) error {
-	what, err := next(situation{Exists: r.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
+	what, err := next(situation{Exists: r.Process.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
 		Moving: r.Moving, Draining: n != nil && n.Drain, Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
 	if err != nil {
 		return err
@@ -284,7 +296,7 @@ func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeLi
 	if err := p.save(s.Name, r); err != nil {
 		return err
 	}
-	if err := r.end(ctx); err != nil {
+	if err := r.Process.end(ctx); err != nil {
 		return fmt.Errorf("end node %s: %w", s.Name, err)
 	}
 	if n != nil {

@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -26,7 +27,9 @@ type fakeNomad struct {
 	nodes map[string]*api.NodeListStub
 	busy  map[string]bool
 	leave map[string]bool // what runs there may be moved
-	did   []string
+	// kind is the type of the job that keeps a node busy; service where it says none.
+	kind map[string]string
+	did  []string
 }
 
 func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,6 +38,9 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
 	var out any = map[string]any{}
 	switch {
+	case parts[0] == "acl":
+		http.Error(w, "ACL support disabled", http.StatusBadRequest)
+		return
 	case parts[0] == "nodes":
 		all := []*api.NodeListStub{}
 		for _, n := range f.nodes {
@@ -44,7 +50,8 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case parts[2] == "allocations":
 		allocs := []*api.Allocation{}
 		if f.busy[parts[1]] {
-			a := &api.Allocation{ID: "a1", JobID: "train", ClientStatus: "running", Job: &api.Job{}}
+			kind := cmp.Or(f.kind[parts[1]], "service")
+			a := &api.Allocation{ID: "a1", JobID: "train", ClientStatus: "running", Job: &api.Job{Type: &kind}}
 			if f.leave[parts[1]] {
 				a.Job.Meta = map[string]string{"gpu.move": "yes"}
 			}
@@ -109,7 +116,7 @@ func newBench(t *testing.T, command ...string) *bench {
 	t.Cleanup(func() {
 		for _, s := range b.def.Local.Slots {
 			if r, err := b.pool.load(s.Name); err == nil && r != nil {
-				r.end(context.Background())
+				r.Process.end(context.Background())
 			}
 		}
 	})
@@ -136,7 +143,7 @@ func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
 	must.Eq(t, "[{s1 false false} {s2 false false}]", b.nodes())
 	before, err := b.pool.load("s1")
 	must.NoError(t, err)
-	must.True(t, before.alive())
+	must.True(t, before.Process.alive())
 	b.pool = b.make()
 	b.fake.join("s1")
 	b.tend(time.Now())
@@ -144,7 +151,7 @@ func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
 	must.NoError(t, b.grow(2))
 	after, err := b.pool.load("s1")
 	must.NoError(t, err)
-	must.Eq(t, before.PID, after.PID, must.Sprint("a node is started twice"))
+	must.Eq(t, before.Process, after.Process, must.Sprint("a node is started twice"))
 	must.ErrorContains(t, b.grow(3), "2 nodes of 3")
 }
 
@@ -161,9 +168,20 @@ func TestOnlyNodesWithoutWorkGoAndTheyGoWhole(t *testing.T) {
 	must.NoError(t, err)
 	b.tend(time.Now())
 	must.Eq(t, "[{s1 true false}]", b.nodes())
-	must.False(t, r.alive())
+	must.False(t, r.Process.alive())
 	must.FileNotExists(t, b.def.Local.Slots[1].DataDir)
 	must.Eq(t, "s2 ineligible, s2 purged", b.fake.done())
+}
+
+func TestASystemJobKeepsNoNode(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.grow(1))
+	b.fake.join("s1")
+	b.tend(time.Now())
+	b.fake.busy["s1"], b.fake.kind = true, map[string]string{"s1": "system"}
+	must.NoError(t, b.pool.Shrink(t.Context(), 0, []string{"s1"}))
+	b.tend(time.Now())
+	must.Eq(t, "[]", b.nodes())
 }
 
 func TestANodeThatGotWorkMeanwhileOrIsWantedAgainStays(t *testing.T) {
@@ -196,19 +214,22 @@ func TestANodeThatDoesNotComeUpIsGivenUpAndItsSlotRests(t *testing.T) {
 	must.Eq(t, "[{s2 false false}]", b.nodes(), must.Sprint("the other slot is tried"))
 }
 
+// The times are the test's own: a machine that stood still meanwhile, or whose
+// clock was put right, changes nothing.
 func TestANodeThatEndsByItselfIsSeen(t *testing.T) {
 	b := newBench(t, "/bin/true")
+	now := time.Now()
 	must.NoError(t, b.grow(1))
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
-		b.tend(time.Now())
+		b.tend(now)
 		return b.nodes() == "[]"
-	}), wait.Timeout(20*time.Second), wait.Gap(20*time.Millisecond)))
-	must.NoError(t, b.pool.noteFailure("s2", time.Now()))
-	must.ErrorContains(t, b.grow(1), "node s1 failed a moment ago")
-	why, err := b.make().Resting(time.Now())
+	}), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)))
+	must.NoError(t, b.pool.noteFailure("s2", now))
+	must.ErrorContains(t, b.pool.Grow(t.Context(), now.Add(time.Second), 1), "node s1 failed a moment ago")
+	why, err := b.make().Resting(now.Add(time.Second))
 	must.NoError(t, err)
 	must.StrContains(t, why, "node s1, s2 ended or did not come up")
-	why, err = b.make().Resting(time.Now().Add(failurePause))
+	why, err = b.make().Resting(now.Add(failurePause))
 	must.NoError(t, err)
 	must.Eq(t, "", why)
 }
@@ -218,12 +239,15 @@ func TestAnotherProcessWithTheNumberIsNotTakenForTheNode(t *testing.T) {
 	must.NoError(t, b.grow(1))
 	r, err := b.pool.load("s1")
 	must.NoError(t, err)
-	other := *r
-	other.Created -= 1000
-	must.True(t, r.alive())
-	must.False(t, other.alive())
-	must.NoError(t, other.end(t.Context()))
-	must.True(t, r.alive(), must.Sprint("it was killed"))
+	must.True(t, r.Process.alive())
+	for name, other := range map[string]process{
+		"a later one":                       {PID: r.Process.PID, Ticks: r.Process.Ticks - 1, Boot: r.Process.Boot},
+		"one of before the machine's start": {PID: r.Process.PID, Ticks: r.Process.Ticks, Boot: "another"},
+	} {
+		must.False(t, other.alive(), must.Sprint(name))
+		must.NoError(t, other.end(t.Context()))
+	}
+	must.True(t, r.Process.alive(), must.Sprint("it was killed"))
 }
 
 func TestANodeOfThisMachineWhoseWorkMayMoveIsDrained(t *testing.T) {

@@ -186,8 +186,11 @@ func present(l *ledger) int {
 // Grow keeps nodes on their way out, then asks the maker. What the maker has
 // is read first, so that a purchase of an earlier life is counted.
 func (p *MachinePool) Grow(ctx context.Context, now time.Time, count int) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	l, _, err := p.reconcile(ctx, now)
 	if err != nil {
 		return err
@@ -238,8 +241,11 @@ func (p *MachinePool) Grow(ctx context.Context, now time.Time, count int) error 
 
 // Tend asks the maker and Nomad, at most once a period, and moves each machine on.
 func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	if now.Sub(p.tended) < p.definition.period {
 		return nil
 	}

@@ -15,8 +15,11 @@ import (
 
 // Shrink marks nodes to go; Tend does the rest.
 func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	l, err := p.store.load()
 	if err != nil {
 		return err
@@ -41,8 +44,11 @@ func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) er
 
 // Drain marks the nodes and has Nomad drain them; Tend does the rest.
 func (p *MachinePool) Drain(ctx context.Context, names []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	l, err := p.store.load()
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/rights"
 )
 
 // nomadNodes is Nomad's side of a pool's nodes.
@@ -19,7 +21,7 @@ type nomadNodes struct{ client *api.Client }
 func (n nomadNodes) list(ctx context.Context) ([]*api.NodeListStub, error) {
 	nodes, _, err := n.client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", err)
+		return nil, fmt.Errorf("list the nodes: %w", rights.Explain(err, rights.ReadNodes))
 	}
 	return nodes, nil
 }
@@ -59,11 +61,23 @@ func (n nomadNodes) idle(ctx context.Context, name string) (bool, error) {
 func (n nomadNodes) work(ctx context.Context, node *api.NodeListStub) ([]*api.Allocation, error) {
 	allocs, _, err := n.client.Nodes().Allocations(node.ID, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list what runs on %s: %w", node.Name, err)
+		return nil, fmt.Errorf("list what runs on %s: %w", node.Name, rights.Explain(err, rights.ReadNodes))
 	}
-	return slices.DeleteFunc(allocs, func(a *api.Allocation) bool {
+	allocs = slices.DeleteFunc(allocs, func(a *api.Allocation) bool {
 		return a == nil || a.ClientTerminalStatus() || a.Job != nil && a.Job.Type != nil && *a.Job.Type == api.JobTypeSystem
-	}), nil
+	})
+	if len(allocs) == 0 {
+		return nil, n.seesAll(ctx, node.Name)
+	}
+	return allocs, nil
+}
+
+// seesAll fails where the token may not see all that runs on a node: a busy one would look empty.
+func (n nomadNodes) seesAll(ctx context.Context, name string) error {
+	if err := rights.SeesAllJobs(ctx, n.client); err != nil {
+		return fmt.Errorf("whether %s has work: %w", name, err)
+	}
+	return nil
 }
 
 // vacate lets a node take no more work and asks what runs there to stop, where
@@ -82,6 +96,9 @@ func (n nomadNodes) vacate(ctx context.Context, name string, marked func() error
 		return err
 	}
 	work, err := n.work(ctx, node)
+	if err == nil {
+		err = n.seesAll(ctx, name)
+	}
 	if err == nil {
 		for _, a := range work {
 			if a.Job == nil || a.Job.Meta[moveMeta] != "yes" {
@@ -108,7 +125,7 @@ func (n nomadNodes) eligible(ctx context.Context, name string, yes bool) error {
 		return err
 	}
 	if _, err := n.client.Nodes().ToggleEligibility(node.ID, yes, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return fmt.Errorf("make %s eligible %t: %w", name, yes, err)
+		return fmt.Errorf("make %s eligible %t: %w", name, yes, rights.Explain(err, rights.WriteNodes))
 	}
 	return nil
 }
@@ -122,7 +139,7 @@ func (n nomadNodes) drain(ctx context.Context, name string, deadline time.Durati
 		return err
 	}
 	if _, err := n.client.Nodes().UpdateDrain(node.ID, &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: true}, false, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return fmt.Errorf("drain %s: %w", name, err)
+		return fmt.Errorf("drain %s: %w", name, rights.Explain(err, rights.WriteNodes))
 	}
 	return nil
 }
@@ -130,7 +147,7 @@ func (n nomadNodes) drain(ctx context.Context, name string, deadline time.Durati
 // purge takes a node that is gone out of Nomad.
 func (n nomadNodes) purge(ctx context.Context, id, name string) error {
 	if _, _, err := n.client.Nodes().Purge(id, (&api.QueryOptions{}).WithContext(ctx)); err != nil && !strings.Contains(err.Error(), "404") {
-		return fmt.Errorf("take node %s out of Nomad: %w", name, err)
+		return fmt.Errorf("take node %s out of Nomad: %w", name, rights.Explain(err, rights.WriteNodes))
 	}
 	return nil
 }
