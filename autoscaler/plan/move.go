@@ -18,9 +18,9 @@ type Tenant struct {
 }
 
 // move lets dear nodes go whose work has leave to move and fits elsewhere: into
-// what is free on nodes that are kept anyway, or onto a cheaper pool, for which
-// nodes are bought first. A node is drained only once all its work has a place
-// that is ready, so that nothing queues for it.
+// what is free on nodes that are kept anyway, or onto nodes that together cost
+// less, which are bought first. A node is drained only once all its work has a
+// place that is ready, so that nothing queues for it.
 func (p *planner) move() {
 	var from []*place
 	for _, n := range p.nodes {
@@ -37,75 +37,126 @@ func (p *planner) move() {
 		if n.used || p.count[n.Pool]-len(p.drain[n.Pool]) <= p.pool(n.Pool).Min {
 			continue // new work was just put on it, or it is at the minimum
 		}
-		if to, ready := p.elsewhere(n); to != nil {
-			for i, t := range n.Tenants {
-				p.hold([]*place{to[i]}, t.Work)
-			}
-			if ready {
-				n.Closed = true
-				p.drain[n.Pool] = append(p.drain[n.Pool], n.Name)
-				p.note(n.Pool, fmt.Sprintf("%s is drained: all that runs on it may move and fits on %s", n.Name, names(to)))
-			}
+		to, buys := p.elsewhere(n)
+		if to == nil {
 			continue
 		}
-		p.buyToMove(n)
+		ready := true
+		for i, t := range n.Tenants {
+			if to[i] != nil {
+				p.hold([]*place{to[i]}, t.Work)
+				ready = ready && !to[i].Starting
+			}
+		}
+		switch {
+		case len(buys) > 0:
+			p.buyToMove(n, buys)
+		case ready:
+			n.Closed = true
+			p.drain[n.Pool] = append(p.drain[n.Pool], n.Name)
+			p.note(n.Pool, fmt.Sprintf("%s is drained: all that runs on it may move and fits on %s", n.Name, names(to)))
+		}
 	}
 }
 
-// elsewhere finds a place for each of a node's tenants: on cheaper nodes, or on
-// those that have work themselves. It is nil where one has none.
-func (p *planner) elsewhere(n *place) (to []*place, ready bool) {
+// removal is a node to be bought for some of the work of another.
+type removal struct {
+	pool Pool
+	all  Shape // what moves there
+}
+
+// elsewhere finds a place for each of a node's tenants: on nodes that have work
+// themselves, on others that are there, or on ones to buy (nil in the result).
+// What is bought, and what is there and would else be let go, costs less than
+// the node. It is nil where a tenant has no such place.
+func (p *planner) elsewhere(n *place) (to []*place, buys []removal) {
+	budget := p.pool(n.Pool).Price
 	free := map[*place]Shape{}
-	ready = true
-	for _, t := range n.Tenants {
-		i := slices.IndexFunc(p.nodes, func(o *place) bool {
-			offer, ok := free[o]
-			if !ok {
+	put := func(t Tenant, kept bool) *place {
+		for _, o := range p.nodes {
+			offer, taken := free[o]
+			if !taken {
 				offer = o.Free
 			}
-			kept := o.Busy || o.price < n.price
-			return o != n && kept && o.Pool != "" && o.price <= n.price && !o.Closed && fits(t.Work.Request, offer) && t.Work.Allowed(o.Where)
-		})
-		if i < 0 {
-			return nil, false
+			if o == n || o.Pool == "" || o.Closed || o.price > n.price || (o.Busy || o.used || taken) != kept ||
+				!fits(t.Work.Request, offer) || !t.Work.Allowed(o.Where) {
+				continue
+			}
+			if !kept {
+				if price := p.pool(o.Pool).Price; price < budget {
+					budget -= price
+				} else {
+					continue
+				}
+			}
+			take(t.Work.Request, &offer)
+			free[o] = offer
+			return o
 		}
-		o := p.nodes[i]
-		offer, ok := free[o]
-		if !ok {
-			offer = o.Free
-		}
-		take(t.Work.Request, &offer)
-		free[o] = offer
-		to = append(to, o)
-		ready = ready && !o.Starting
+		return nil
 	}
-	return to, ready
+	for _, t := range n.Tenants {
+		o := put(t, true)
+		if o == nil {
+			o = put(t, false)
+		}
+		if o == nil && !p.toBuy(t.Work, n, &buys, &budget) {
+			return nil, nil
+		}
+		to = append(to, o)
+	}
+	return to, buys
 }
 
-// buyToMove buys one node of a cheaper pool that takes all of a node's tenants.
+// toBuy adds a work to the nodes that are to be bought, or another node for it.
 // A pool that refused lately is not asked; one that lost nodes lately looks dearer.
-func (p *planner) buyToMove(n *place) {
-	cheaper := func(pool Pool) bool { return !pool.refuses(p.in.Now) && pool.looksLike() < n.price && p.room(pool) > 0 }
-	if !slices.ContainsFunc(p.in.Pools, cheaper) {
-		return
+func (p *planner) toBuy(w Work, n *place, buys *[]removal, budget *float64) bool {
+	for i := range *buys {
+		b := &(*buys)[i]
+		left := b.pool.Shape
+		take(b.all, &left)
+		if fits(w.Request, left) && p.takes(b.pool, w) {
+			b.all = add(b.all, w.Request)
+			return true
+		}
 	}
-	all := Shape{}
-	for _, t := range n.Tenants {
-		all.GPUs += t.Work.Request.GPUs
-		all.CPU += t.Work.Request.CPU
-		all.Memory += t.Work.Request.Memory
-	}
-	for _, pool := range p.candidates(n.Tenants[0].Work) {
-		cost := pool.Price * (1 + float64(pool.Interrupted)*pool.Penalty)
-		if cost >= p.pool(n.Pool).Price || pool.refuses(p.in.Now) || !fits(all, pool.Shape) || p.afford(pool, "", p.room(pool), 0) < 1 ||
-			slices.ContainsFunc(n.Tenants, func(t Tenant) bool { return !p.takes(pool, t.Work) }) {
+	for _, pool := range p.candidates(w) {
+		already, others := 0, 0.0
+		for _, b := range *buys {
+			if b.pool.Name == pool.Name {
+				already++
+			} else {
+				others += b.pool.Price
+			}
+		}
+		looks := pool.Price * (1 + float64(pool.Interrupted)*pool.Penalty)
+		if pool.refuses(p.in.Now) || pool.looksLike() > n.price || looks >= *budget || p.afford(pool, "", p.room(pool), others) <= already {
 			continue
 		}
-		p.bought[pool.Name]++
-		p.note(pool.Name, fmt.Sprintf("1 node is bought for what runs on %s and may move: it costs %.2f an hour there and %.2f here", n.Name, p.pool(n.Pool).Price, pool.Price))
-		p.open(purchase{pool, 1, 1}, Work{Request: all, Distinct: true})
-		return
+		*budget -= looks
+		*buys = append(*buys, removal{pool, w.Request})
+		return true
 	}
+	return false
+}
+
+// buyToMove buys the nodes that a node's work is to move to.
+func (p *planner) buyToMove(n *place, buys []removal) {
+	count := map[string]int{}
+	for _, b := range buys {
+		count[b.pool.Name]++
+		p.bought[b.pool.Name]++
+		p.open(purchase{b.pool, 1, 1}, Work{Request: b.all, Distinct: true})
+	}
+	for _, pool := range p.in.Pools {
+		if c := count[pool.Name]; c > 0 {
+			p.note(pool.Name, fmt.Sprintf("%d nodes are bought for what runs on %s and may move: an hour costs %.2f there each and %.2f here", c, n.Name, pool.Price, p.pool(n.Pool).Price))
+		}
+	}
+}
+
+func add(a, b Shape) Shape {
+	return Shape{GPUs: a.GPUs + b.GPUs, CPU: a.CPU + b.CPU, Memory: a.Memory + b.Memory}
 }
 
 func (p *planner) pool(name string) Pool {
@@ -123,7 +174,7 @@ func (p *planner) note(pool, reason string) {
 func names(nodes []*place) string {
 	var all []string
 	for _, n := range nodes {
-		if !slices.Contains(all, n.Name) {
+		if n != nil && !slices.Contains(all, n.Name) {
 			all = append(all, n.Name)
 		}
 	}
