@@ -33,11 +33,12 @@ func (p *planner) move() {
 	slices.SortStableFunc(from, func(a, b *place) int {
 		return cmp.Or(cmp.Compare(b.price, a.price), cmp.Compare(len(a.Tenants), len(b.Tenants)), cmp.Compare(a.Name, b.Name))
 	})
+	sellers := p.sellers()
 	for _, n := range from {
 		if n.used || p.count[n.Pool]-len(p.drain[n.Pool]) <= p.pool(n.Pool).Min {
 			continue // new work was just put on it, or it is at the minimum
 		}
-		to, buys := p.elsewhere(n)
+		to, buys := p.elsewhere(n, sellers)
 		if to == nil {
 			continue
 		}
@@ -69,11 +70,14 @@ type removal struct {
 // themselves, on others that are there, or on ones to buy (nil in the result).
 // What is bought, and what is there and would else be let go, costs less than
 // the node. It is nil where a tenant has no such place.
-func (p *planner) elsewhere(n *place) (to []*place, buys []removal) {
+func (p *planner) elsewhere(n *place, sellers []Pool) (to []*place, buys []removal) {
 	budget := p.pool(n.Pool).Price
 	free := map[*place]Shape{}
 	put := func(t Tenant, kept bool) *place {
 		for _, o := range p.nodes {
+			if o.Free.GPUs < t.Work.Request.GPUs {
+				continue // most nodes are full
+			}
 			offer, taken := free[o]
 			if !taken {
 				offer = o.Free
@@ -100,7 +104,7 @@ func (p *planner) elsewhere(n *place) (to []*place, buys []removal) {
 		if o == nil {
 			o = put(t, false)
 		}
-		if o == nil && !p.toBuy(t.Work, n, &buys, &budget) {
+		if o == nil && !p.toBuy(t.Work, n, sellers, &buys, &budget) {
 			return nil, nil
 		}
 		to = append(to, o)
@@ -108,9 +112,23 @@ func (p *planner) elsewhere(n *place) (to []*place, buys []removal) {
 	return to, buys
 }
 
+// sellers are the pools that nodes are bought from to move work there, the
+// cheapest first. A pool that refused lately is not asked; one that lost nodes
+// lately looks dearer.
+func (p *planner) sellers() (all []Pool) {
+	for _, pool := range p.in.Pools {
+		if !pool.refuses(p.in.Now) && p.room(pool) > 0 {
+			all = append(all, pool)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Pool) int {
+		return cmp.Or(cmp.Compare(a.looksLike(), b.looksLike()), boolCompare(a.Lifecycle != Spot, b.Lifecycle != Spot), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
 // toBuy adds a work to the nodes that are to be bought, or another node for it.
-// A pool that refused lately is not asked; one that lost nodes lately looks dearer.
-func (p *planner) toBuy(w Work, n *place, buys *[]removal, budget *float64) bool {
+func (p *planner) toBuy(w Work, n *place, sellers []Pool, buys *[]removal, budget *float64) bool {
 	for i := range *buys {
 		b := &(*buys)[i]
 		left := b.pool.Shape
@@ -120,7 +138,15 @@ func (p *planner) toBuy(w Work, n *place, buys *[]removal, budget *float64) bool
 			return true
 		}
 	}
-	for _, pool := range p.candidates(w) {
+	for i := range sellers {
+		pool := &sellers[i]
+		looks := pool.Price * (1 + float64(pool.Interrupted)*pool.Penalty)
+		if pool.looksLike() > n.price {
+			return false
+		}
+		if looks >= *budget || !p.takes(*pool, w) {
+			continue
+		}
 		already, others := 0, 0.0
 		for _, b := range *buys {
 			if b.pool.Name == pool.Name {
@@ -129,12 +155,11 @@ func (p *planner) toBuy(w Work, n *place, buys *[]removal, budget *float64) bool
 				others += b.pool.Price
 			}
 		}
-		looks := pool.Price * (1 + float64(pool.Interrupted)*pool.Penalty)
-		if pool.refuses(p.in.Now) || pool.looksLike() > n.price || looks >= *budget || p.afford(pool, "", p.room(pool), others) <= already {
+		if p.afford(*pool, "", p.room(*pool), others) <= already {
 			continue
 		}
 		*budget -= looks
-		*buys = append(*buys, removal{pool, w.Request})
+		*buys = append(*buys, removal{*pool, w.Request})
 		return true
 	}
 	return false
