@@ -112,15 +112,15 @@ func (p *planner) elsewhere(n *place, sellers []Pool) (to []*place, buys []remov
 	return to, buys
 }
 
-// sellers are the pools that nodes are bought from to move work there, the
-// cheapest first. A pool that refused lately is not asked; one that lost nodes
-// lately looks dearer.
-func (p *planner) sellers() (all []Pool) {
-	for _, pool := range p.in.Pools {
-		if !pool.refuses(p.in.Now) && p.room(pool) > 0 {
-			all = append(all, pool)
-		}
-	}
+// sellers are the pools that nodes can be bought from that nothing waits for,
+// the cheapest first: those that refused lately are not asked.
+func (p *planner) sellers() []Pool {
+	return slices.DeleteFunc(p.cheapest(), func(pool Pool) bool { return pool.refuses(p.in.Now) || p.room(pool) == 0 })
+}
+
+// cheapest are the pools by their price for a GPU; one that lost nodes lately looks dearer.
+func (p *planner) cheapest() []Pool {
+	all := slices.Clone(p.in.Pools)
 	slices.SortStableFunc(all, func(a, b Pool) int {
 		return cmp.Or(cmp.Compare(a.looksLike(), b.looksLike()), boolCompare(a.Lifecycle != Spot, b.Lifecycle != Spot), cmp.Compare(a.Name, b.Name))
 	})

@@ -154,6 +154,8 @@ type Input struct {
 	// Curve is how the price, or the carbon, of an hour goes, in order of time: it shifts
 	// work that has a deadline. Empty: every hour is alike.
 	Curve []Rate
+	// Ahead is what is expected to be in use soon; nothing where its GPUs are 0.
+	Ahead Ahead
 }
 
 // Rate holds from a time until the next one's.
