@@ -127,6 +127,9 @@ type Work struct {
 	Allowed func(Where) bool
 }
 
+// RunsOn reports whether an allocation of the work fits a node of the pool.
+func (w Work) RunsOn(pool Pool) bool { return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) }
+
 // Name is the work's in a sentence.
 func (w Work) Name() string {
 	name := w.Job + "/" + w.Group
