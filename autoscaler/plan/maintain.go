@@ -99,7 +99,7 @@ func (p *planner) replace(pool Pool, n *place) bool {
 	if len(n.Tenants) == 0 || n.used {
 		return stays("it is not known what runs there, or work was just given to it")
 	}
-	if to, ready := p.elsewhere(n, true); to != nil {
+	if to, ready := p.haven(n); to != nil {
 		for i, t := range n.Tenants {
 			p.hold([]*place{to[i]}, t.Work)
 		}
@@ -118,6 +118,35 @@ func (p *planner) replace(pool Pool, n *place) bool {
 	p.note(pool.Name, fmt.Sprintf("1 node is bought in place of %s: %s", n.Name, n.Replace))
 	p.open(purchase{pool, 1, 1}, Work{Request: all, Distinct: true})
 	return true
+}
+
+// haven finds a place for each of a node's tenants on nodes that are there or on
+// their way, at any price. It is nil where one has none.
+func (p *planner) haven(n *place) (to []*place, ready bool) {
+	free := map[*place]Shape{}
+	ready = true
+	for _, t := range n.Tenants {
+		i := slices.IndexFunc(p.nodes, func(o *place) bool {
+			offer, taken := free[o]
+			if !taken {
+				offer = o.Free
+			}
+			return o != n && o.Pool != "" && !o.Closed && fits(t.Work.Request, offer) && !p.leaving(o) && t.Work.mayGoTo(o)
+		})
+		if i < 0 {
+			return nil, false
+		}
+		o := p.nodes[i]
+		offer, taken := free[o]
+		if !taken {
+			offer = o.Free
+		}
+		take(t.Work.Request, &offer)
+		free[o] = offer
+		to = append(to, o)
+		ready = ready && !o.Starting
+	}
+	return to, ready
 }
 
 // ready counts a pool's nodes that are there and stay.

@@ -50,6 +50,7 @@ func Make(in Input) Output {
 	for _, pool := range in.Pools {
 		p.keepFree(pool)
 	}
+	p.prepare(in.Ahead)
 	for _, pool := range in.Pools {
 		out.Decisions = append(out.Decisions, p.decide(pool))
 	}

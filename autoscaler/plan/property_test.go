@@ -71,6 +71,7 @@ func anything(t *rapid.T) Input {
 	if rapid.Bool().Draw(t, "curve") {
 		in.Curve = []Rate{{now, 1}, {now.Add(2 * time.Hour), rapid.Float64Range(0, 2).Draw(t, "factor")}}
 	}
+	in.Ahead.GPUs = rapid.IntRange(0, 100).Draw(t, "ahead")
 	for _, p := range in.Pools {
 		cost += p.Price * float64(max(counts[p.Name], p.Min))
 	}

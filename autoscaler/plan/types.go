@@ -145,6 +145,9 @@ type Work struct {
 	Allowed func(Where) bool
 }
 
+// RunsOn reports whether an allocation of the work fits a node of the pool.
+func (w Work) RunsOn(pool Pool) bool { return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) }
+
 // Name is the work's in a sentence.
 func (w Work) Name() string {
 	name := w.Job + "/" + w.Group
@@ -177,6 +180,8 @@ type Input struct {
 	// Curve is how the price, or the carbon, of an hour goes, in order of time: it shifts
 	// work that has a deadline. Empty: every hour is alike.
 	Curve []Rate
+	// Ahead is what is expected to be in use soon; nothing where its GPUs are 0.
+	Ahead Ahead
 }
 
 // Rate holds from a time until the next one's.

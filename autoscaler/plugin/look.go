@@ -140,7 +140,7 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 	l.metrics.decide(l.reading, out, resting)
 	if l.record != "" && l.reading.At.Sub(l.recorded) >= recordPeriod {
 		l.recorded = l.reading.At
-		if err := appendRecord(l.record, samples(l.reading.At, in.Pools, in.Nodes, l.reading.Running)); err != nil {
+		if err := appendRecord(l.record, queue(samples(l.reading.At, in.Pools, in.Nodes, l.reading.Running), in.Pools, out.Waiting)); err != nil {
 			l.logger.Warn("the record is not kept", "file", l.record, "error", err)
 		}
 	}
