@@ -120,6 +120,20 @@ func (p *planner) replace(pool Pool, n *place) bool {
 	return true
 }
 
+// keepHavens holds the places of work that is being drained: it runs still, and
+// so queues for none.
+func (p *planner) keepHavens() {
+	for _, n := range p.nodes {
+		if !n.Closed || !n.Busy || len(n.Tenants) == 0 || slices.ContainsFunc(n.Tenants, func(t Tenant) bool { return !t.Movable }) {
+			continue
+		}
+		to, _ := p.haven(n)
+		for i, o := range to {
+			p.hold([]*place{o}, n.Tenants[i].Work)
+		}
+	}
+}
+
 // haven finds a place for each of a node's tenants on nodes that are there or on
 // their way, at any price. It is nil where one has none.
 func (p *planner) haven(n *place) (to []*place, ready bool) {

@@ -82,6 +82,19 @@ func TestAnOldNodeWithWorkIsDrainedOnlyWithLeaveAndOnceItsPlaceIsReady(t *testin
 	must.SliceEmpty(t, ofSpot(t, in).Drain)
 }
 
+func TestThePlaceOfWorkThatIsDrainedIsKeptForIt(t *testing.T) {
+	out := running(old("s1"), single(8), true)
+	out.Closed = true
+	in := inWindow(out, node("spot", "s2"), node("spot", "s3"))
+	for i := range in.Nodes {
+		in.Nodes[i].IdleSince = now.Add(-time.Hour)
+	}
+	d := ofSpot(t, in)
+	must.Eq(t, []string{"s3"}, d.Release)
+	in.Nodes[0].Tenants[0].Movable = false
+	must.Eq(t, []string{"s2", "s3"}, ofSpot(t, in).Release)
+}
+
 func TestAGangWithoutLeaveKeepsItsOldNode(t *testing.T) {
 	member := gang(2, 2)
 	member.PlacedOn = []string{"s1", "s2"}

@@ -43,6 +43,7 @@ func Make(in Input) Output {
 			out.Waiting = append(out.Waiting, served)
 		}
 	}
+	p.keepHavens()
 	p.move()
 	for _, pool := range in.Pools {
 		p.maintain(pool)
