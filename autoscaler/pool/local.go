@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -146,65 +145,6 @@ func (p *LocalPool) start(s Slot, now time.Time) error {
 	return nil
 }
 
-// Shrink lets go all but count nodes: only ones without work, the wanted
-// first. It marks them; Tend does the rest.
-func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) error {
-	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
-	if err != nil {
-		return err
-	}
-	defer unhold()
-	var names []string
-	records := map[string]*record{}
-	for _, s := range p.definition.Local.Slots {
-		r, err := p.load(s.Name)
-		if err != nil {
-			return err
-		}
-		if r != nil && !r.Leaving {
-			names = append(names, s.Name)
-			records[s.Name] = r
-		}
-	}
-	idle := func(name string) (bool, error) { return p.nomad.idle(ctx, name) }
-	return release(names, count, wanted, idle, func(name string) error {
-		r := records[name]
-		if r.Ready {
-			if err := p.nomad.eligible(ctx, name, false); err != nil {
-				return err
-			}
-		}
-		r.Leaving, r.Reason = true, "not needed"
-		p.logger.Info("lets a node go", "node", name)
-		return p.save(name, r)
-	})
-}
-
-// Drain marks the nodes and has Nomad drain them; Tend does the rest.
-func (p *LocalPool) Drain(ctx context.Context, names []string) error {
-	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
-	if err != nil {
-		return err
-	}
-	defer unhold()
-	var errs []error
-	for _, s := range p.definition.Local.Slots {
-		if !slices.Contains(names, s.Name) {
-			continue
-		}
-		r, err := p.load(s.Name)
-		if err == nil && r != nil && r.Ready && !r.Leaving {
-			err = p.nomad.vacate(ctx, s.Name, func() error {
-				r.Leaving, r.Moving, r.Reason = true, true, "its work moves"
-				p.logger.Info("drains a node whose work has leave to move", "node", s.Name)
-				return p.save(s.Name, r)
-			})
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
 // History is empty: a slot that failed rests by itself, and no node is taken away.
 func (p *LocalPool) History(time.Time) (History, error) { return History{}, nil }
 
@@ -233,6 +173,9 @@ func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 }
 
 func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, n *api.NodeListStub) error {
+	if err := p.nomad.close(ctx, n, r.Leaving && !r.Ending); err != nil {
+		return err
+	}
 	what, err := next(situation{Exists: r.Process.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
 		Moving: r.Moving, Draining: n != nil && n.Drain, Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
 	if err != nil {
@@ -240,7 +183,7 @@ func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, 
 	}
 	switch what {
 	case ask:
-		return p.nomad.drain(ctx, s.Name, evacuation)
+		return p.vacate(ctx, s.Name, r)
 	case forget:
 		if !r.Leaving {
 			p.logger.Warn("the process of a node has ended", "node", s.Name, "last words", p.lastWords(s.Name))

@@ -62,6 +62,7 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var request struct{ Eligibility string }
 		json.NewDecoder(r.Body).Decode(&request)
 		f.did = append(f.did, parts[1]+" "+request.Eligibility)
+		f.nodes[parts[1]].SchedulingEligibility = request.Eligibility
 	case parts[2] == "drain":
 		f.did = append(f.did, parts[1]+" drains")
 		f.nodes[parts[1]].Drain = true

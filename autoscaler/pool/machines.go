@@ -266,6 +266,9 @@ func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
 func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id string, n *api.NodeListStub) error {
 	e := l.Machines[id]
 	name := cmp.Or(e.Node, id)
+	if err := p.nomad.close(ctx, n, e.Leaving && !e.Ending); err != nil {
+		return err
+	}
 	what, err := next(situation{Exists: true, Ready: e.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: e.Leaving, Ending: e.Ending,
 		Doomed: e.Doomed, Moving: e.Moving, Draining: n != nil && n.Drain, Age: now.Sub(e.Since), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, name) })
 	if err != nil {
@@ -280,7 +283,7 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 		e.Leaving = true
 		l.interrupt(now)
 	case ask:
-		return p.nomad.drain(ctx, name, evacuation)
+		return p.vacate(ctx, l, e)
 	case keep:
 		p.logger.Info("keeps a node: work was placed on it meanwhile", "node", name)
 		if err := p.nomad.eligible(ctx, name, true); err != nil {

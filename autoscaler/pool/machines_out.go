@@ -33,12 +33,13 @@ func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) er
 		}
 	}
 	return release(names, count, wanted, func(name string) (bool, error) { return p.nomad.idle(ctx, name) }, func(name string) error {
-		if err := p.nomad.eligible(ctx, name, false); err != nil {
+		// Noted first: a node that is closed and not known to go would stay for ever.
+		byName[name].Leaving = true
+		if err := p.store.save(l); err != nil {
 			return err
 		}
-		byName[name].Leaving = true
 		p.logger.Info("lets a node go", "node", name)
-		return p.store.save(l)
+		return p.nomad.eligible(ctx, name, false)
 	})
 }
 
@@ -59,13 +60,25 @@ func (p *MachinePool) Drain(ctx context.Context, names []string) error {
 		if !e.Ready || e.Leaving || !slices.Contains(names, e.Node) {
 			continue
 		}
-		errs = append(errs, p.nomad.vacate(ctx, e.Node, func() error {
-			e.Leaving, e.Moving = true, true
-			p.logger.Info("drains a node whose work has leave to move", "node", e.Node)
-			return p.store.save(l)
-		}))
+		e.Leaving, e.Moving = true, true
+		if err := p.store.save(l); err != nil {
+			return err
+		}
+		p.logger.Info("drains a node whose work has leave to move", "node", e.Node)
+		errs = append(errs, p.vacate(ctx, l, e))
 	}
 	return errors.Join(errs...)
+}
+
+// vacate drains a node that is marked; one that stays is marked no more.
+func (p *MachinePool) vacate(ctx context.Context, l *ledger, e *entry) error {
+	err := p.nomad.vacate(ctx, e.Node)
+	var stays *staysError
+	if errors.As(err, &stays) {
+		e.Leaving, e.Moving = false, false
+		return errors.Join(err, p.store.save(l))
+	}
+	return err
 }
 
 // giveUpPending takes back what was asked for and has no node: it would come

@@ -327,3 +327,22 @@ func TestAMachineAtRiskIsTold(t *testing.T) {
 	must.NoError(t, err)
 	must.False(t, nodes[0].AtRisk, must.Sprint("advice can be taken back"))
 }
+
+func TestWhatAKilledAutoscalerHadMarkedIsClosedBeforeItIsLookedAt(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(2))
+	b.up(0)
+	b.up(1)
+	b.tend(time.Second)
+	l, err := b.pool.store.load()
+	must.NoError(t, err)
+	l.Machines["m1"].Leaving = true
+	l.Machines["m2"].Leaving, l.Machines["m2"].Moving = true, true
+	must.NoError(t, b.pool.store.save(l))
+	b.pool = b.next()
+	b.nomad.busy = map[string]bool{"node-m1": true, "node-m2": true}
+	must.ErrorContains(t, b.pool.Tend(t.Context(), b.now), "drain node-m2: allocation a1 of job train has no leave to move")
+	must.Eq(t, "[{node-m1 true false} {node-m2 true false}]", b.nodes(), must.Sprint("work was placed meanwhile: both stay"))
+	must.Eq(t, "node-m1 ineligible, node-m1 eligible, node-m2 ineligible, node-m2 ineligible, node-m2 eligible", b.nomad.done())
+	must.SliceEmpty(t, b.maker.did)
+}

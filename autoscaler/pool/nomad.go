@@ -81,16 +81,16 @@ func (n nomadNodes) seesAll(ctx context.Context, name string) error {
 }
 
 // vacate lets a node take no more work and asks what runs there to stop, where
-// all of it has leave to move. A plan is older than what may have been placed
-// meanwhile: so the node is closed first, and then looked at. Marked is called
-// in between, before anything is stopped.
-func (n nomadNodes) vacate(ctx context.Context, name string, marked func() error) error {
+// all of it has leave to move; it may be called again. A plan is older than what
+// may have been placed meanwhile: so the node is closed first, and then looked
+// at. Where it stays it is opened again, and a *staysError tells why.
+func (n nomadNodes) vacate(ctx context.Context, name string) error {
 	node, err := n.node(ctx, name)
 	if err != nil {
 		return err
 	}
 	if node == nil {
-		return fmt.Errorf("drain %s: Nomad has no node of that name", name)
+		return &staysError{fmt.Sprintf("drain %s: Nomad has no node of that name", name)}
 	}
 	if err := n.eligible(ctx, name, false); err != nil {
 		return err
@@ -99,25 +99,34 @@ func (n nomadNodes) vacate(ctx context.Context, name string, marked func() error
 	if err == nil {
 		err = n.seesAll(ctx, name)
 	}
-	if err == nil {
-		for _, a := range work {
-			if a.Job == nil || a.Job.Meta[moveMeta] != "yes" {
-				err = fmt.Errorf("drain %s: allocation %s of job %s has no leave to move (meta %s)", name, a.ID, a.JobID, moveMeta)
-				break
-			}
-		}
-	}
 	if err != nil {
-		return errors.Join(err, n.eligible(ctx, name, true))
-	}
-	if err := marked(); err != nil {
 		return err
+	}
+	for _, a := range work {
+		if a.Job == nil || a.Job.Meta[moveMeta] != "yes" {
+			return errors.Join(&staysError{fmt.Sprintf("drain %s: allocation %s of job %s has no leave to move (meta %s)", name, a.ID, a.JobID, moveMeta)},
+				n.eligible(ctx, name, true))
+		}
 	}
 	return n.drain(ctx, name, evacuation)
 }
 
+// staysError is why a node that was to be drained stays.
+type staysError struct{ why string }
+
+func (e *staysError) Error() string { return e.why }
+
 // moveMeta is the job's meta with its owner's leave to move it.
 const moveMeta = "gpu.move"
+
+// close makes sure that a node on its way out takes no more work, before it is
+// looked at whether it has any.
+func (n nomadNodes) close(ctx context.Context, node *api.NodeListStub, leaving bool) error {
+	if node == nil || !leaving || node.SchedulingEligibility != api.NodeSchedulingEligible {
+		return nil
+	}
+	return n.eligible(ctx, node.Name, false)
+}
 
 func (n nomadNodes) eligible(ctx context.Context, name string, yes bool) error {
 	node, err := n.node(ctx, name)
