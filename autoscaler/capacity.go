@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,25 +34,32 @@ func (p *period) flags(c *cobra.Command) {
 	c.Flags().DurationVar(&p.since, "since", 24*time.Hour, "how far to look back")
 }
 
+// past is what is known of a period.
+type past struct {
+	demand.Usage
+	pools   []plan.Pool
+	samples []demand.Sample // all of the record; none without
+}
+
 // usage is what was paid and used; paid is unknown without a record.
-func (p *period) usage(ctx context.Context, now time.Time) (u demand.Usage, pools []plan.Pool, err error) {
+func (p *period) usage(ctx context.Context, now time.Time) (u past, err error) {
 	if p.since <= 0 {
-		return u, nil, fmt.Errorf("--since: %s; allowed are durations above 0", p.since)
+		return u, fmt.Errorf("--since: %s; allowed are durations above 0", p.since)
 	}
 	file, err := pool.ReadFile(p.pools)
 	if err != nil {
-		return u, nil, err
+		return u, err
 	}
 	for i := range file.Pools {
-		pools = append(pools, file.Pools[i].Plan())
+		u.pools = append(u.pools, file.Pools[i].Plan())
 	}
 	from := now.Add(-p.since)
 	if p.record != "" {
-		samples, err := plugin.ReadRecord(p.record)
-		if err != nil {
-			return u, nil, err
+		if u.samples, err = plugin.ReadRecord(p.record); err != nil {
+			return u, err
 		}
-		return demand.UsageOf(samples, from, now, plugin.RecordGap), pools, nil
+		u.Usage = demand.UsageOf(u.samples, from, now, plugin.RecordGap)
+		return u, nil
 	}
 	config := map[string]string{"pools_file": p.pools}
 	if p.address != "" {
@@ -59,13 +67,14 @@ func (p *period) usage(ctx context.Context, now time.Time) (u demand.Usage, pool
 	}
 	l, _, err := plugin.NewLookout(config, hclog.NewNullLogger())
 	if err != nil {
-		return u, nil, err
+		return u, err
 	}
-	u, err = l.Usage(ctx, from, now)
-	return u, pools, err
+	u.Usage, err = l.Usage(ctx, from, now)
+	return u, err
 }
 
-// utilised is one row of the capacity: a pool as a whole, or one job's part of it.
+// utilised is one row of the capacity: a pool as a whole, or a namespace's or
+// one job's part of it.
 type utilised struct {
 	Pool      string `json:"pool"`
 	Namespace string `json:"namespace,omitempty"`
@@ -78,9 +87,34 @@ type utilised struct {
 	// Peak is the most nodes that the pool had at once, Max the most it may have.
 	Peak *int `json:"peak_nodes,omitempty"`
 	Max  *int `json:"max_nodes,omitempty"`
+	// Trend is how many more GPUs are in use a day, Full when all that the pool
+	// may have will be; of all days of the record.
+	Trend *float64   `json:"trend_gpus_per_day,omitempty"`
+	Full  *time.Time `json:"maximum_reached,omitempty"`
+	// Extra is what one node more than the maximum could have served, in GPU hours.
+	Extra *float64 `json:"extra_node_gpu_hours,omitempty"`
 }
 
-// utilisation is pure: each pool, then what its jobs used, the greatest first.
+// foresee adds to the pools' rows where they are heading.
+func foresee(rows []utilised, u past, from, to time.Time) {
+	for i := range rows {
+		j := slices.IndexFunc(u.pools, func(p plan.Pool) bool { return p.Name == rows[i].Pool && rows[i].Max != nil })
+		if j < 0 {
+			continue
+		}
+		extra := unserved(u.samples, u.pools[j], from, to, plugin.RecordGap)
+		rows[i].Extra = &extra
+		if t, ok := trendOf(u.samples, u.pools[j]); ok {
+			rows[i].Trend = &t.PerDay
+			if !t.Full.IsZero() {
+				rows[i].Full = &t.Full
+			}
+		}
+	}
+}
+
+// utilisation is pure: each pool, then what its namespaces used, and of each
+// its jobs, the greatest first.
 func utilisation(u demand.Usage, pools []plan.Pool, recorded bool) []utilised {
 	rows := []utilised{}
 	share := func(used, paid float64) *float64 {
@@ -106,8 +140,19 @@ func utilisation(u demand.Usage, pools []plan.Pool, recorded bool) []utilised {
 		}
 		whole.Utilisation = share(whole.Used, paid)
 		rows = append(rows, whole)
+		spaces := map[string]float64{}
 		for _, j := range jobs {
-			rows = append(rows, utilised{Pool: name, Namespace: j.Namespace, Job: j.Job, Used: u.Used[j], Utilisation: share(u.Used[j], paid)})
+			spaces[j.Namespace] += u.Used[j]
+		}
+		for _, space := range slices.SortedFunc(maps.Keys(spaces), func(a, b string) int {
+			return cmp.Or(cmp.Compare(spaces[b], spaces[a]), cmp.Compare(a, b))
+		}) {
+			rows = append(rows, utilised{Pool: name, Namespace: space, Used: spaces[space], Utilisation: share(spaces[space], paid)})
+			for _, j := range jobs {
+				if j.Namespace == space {
+					rows = append(rows, utilised{Pool: name, Namespace: space, Job: j.Job, Used: u.Used[j], Utilisation: share(u.Used[j], paid)})
+				}
+			}
 		}
 	}
 	return rows
@@ -134,17 +179,29 @@ func poolsOf(u demand.Usage, pools []plan.Pool) (names []string) {
 }
 
 func (p *period) capacity(ctx context.Context, now time.Time, out io.Writer) error {
-	u, pools, err := p.usage(ctx, now)
+	u, err := p.usage(ctx, now)
 	if err != nil {
 		return err
 	}
-	rows := utilisation(u, pools, p.record != "")
+	rows := utilisation(u.Usage, u.pools, p.record != "")
+	if p.record != "" {
+		foresee(rows, u, now.Add(-p.since), now)
+	}
 	if p.json {
 		return printJSON(out, rows)
 	}
-	t := newTable(out, table.Row{"Pool", "Namespace", "Job", "Paid GPU h", "Used GPU h", "Utilisation", "Peak of max nodes"})
+	t := newTable(out, table.Row{"Pool", "Namespace", "Job", "Paid GPU h", "Used GPU h", "Utilisation", "Peak of max nodes", "Trend, GPUs a day", "Maximum reached", "Extra node, GPU h"})
 	for _, r := range rows {
-		paid, part, peak := "", "", ""
+		paid, part, peak, slope, full, extra := "", "", "", "", "", ""
+		if r.Trend != nil {
+			slope, full = fmt.Sprintf("%+.2f", *r.Trend), "not foreseen"
+		}
+		if r.Full != nil {
+			full = r.Full.Format(time.DateOnly)
+		}
+		if r.Extra != nil {
+			extra = fmt.Sprintf("%.1f", *r.Extra)
+		}
 		if r.Paid != nil {
 			paid = fmt.Sprintf("%.1f", *r.Paid)
 		}
@@ -154,7 +211,7 @@ func (p *period) capacity(ctx context.Context, now time.Time, out io.Writer) err
 		if r.Peak != nil && r.Max != nil {
 			peak = fmt.Sprintf("%d of %d", *r.Peak, *r.Max)
 		}
-		t.AppendRow(table.Row{named(r.Pool), r.Namespace, r.Job, paid, fmt.Sprintf("%.1f", r.Used), part, peak})
+		t.AppendRow(table.Row{named(r.Pool), r.Namespace, r.Job, paid, fmt.Sprintf("%.1f", r.Used), part, peak, slope, full, extra})
 	}
 	if p.record == "" {
 		t.SetCaption("Without --record only what Nomad still knows of its allocations is counted; what was paid is not known.")

@@ -57,9 +57,13 @@ func TestCapacityIsToldByPoolAndJob(t *testing.T) {
 	must.NoError(t, p.capacity(t.Context(), now, &out))
 	var rows []utilised
 	must.NoError(t, json.Unmarshal(out.Bytes(), &rows))
-	must.Len(t, 2, rows)
+	must.Len(t, 3, rows, must.Sprint("the pool, its namespace, and the job"))
 	must.InDelta(t, 8, *rows[0].Paid, 1e-6)
 	must.InDelta(t, 4, rows[1].Used, 1e-6)
+	must.Eq(t, "", rows[1].Job)
+	must.Eq(t, "train", rows[2].Job)
+	must.Nil(t, rows[0].Trend, must.Sprint("a day is too few for a trend"))
+	must.Eq(t, 0, *rows[0].Extra)
 	p.since = -time.Hour
 	must.ErrorContains(t, p.capacity(t.Context(), now, &out), "--since: -1h0m0s; allowed are durations above 0")
 	p.since, p.record = time.Hour, filepath.Join(t.TempDir(), "none")
@@ -69,7 +73,7 @@ func TestCapacityIsToldByPoolAndJob(t *testing.T) {
 func TestWhatIsPaidIsNotKnownWithoutARecord(t *testing.T) {
 	u := demand.Usage{Used: map[demand.Share]float64{{Namespace: "a", Job: "j"}: 3}}
 	rows := utilisation(u, []plan.Pool{{Name: "h100", Max: 4}}, false)
-	must.Len(t, 3, rows)
+	must.Len(t, 4, rows)
 	must.Nil(t, rows[0].Paid)
 	must.Nil(t, rows[1].Utilisation)
 	must.Eq(t, "", rows[1].Pool, must.Sprint("nodes of no pool"))

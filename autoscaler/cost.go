@@ -94,11 +94,11 @@ func (c *costs) cost(ctx context.Context, now time.Time, out io.Writer) error {
 	if c.power < 0 || c.node < 0 {
 		return fmt.Errorf("--power-price and --node-power: %g and %g; allowed are 0 and more", c.power, c.node)
 	}
-	u, pools, err := c.usage(ctx, now)
+	u, err := c.usage(ctx, now)
 	if err != nil {
 		return err
 	}
-	rows := bill(u, pools, c.prices)
+	rows := bill(u.Usage, u.pools, c.prices)
 	if c.json {
 		return printJSON(out, rows)
 	}

@@ -40,7 +40,11 @@ func command(ctx context.Context) *cobra.Command {
 			if os.Getenv(plugins.Handshake.MagicCookieKey) != plugins.Handshake.MagicCookieValue {
 				return fmt.Errorf("%s: the Nomad Autoscaler starts this plugin; name it in its configuration with driver = \"nomad-autoscaler-gpu\" and args = [%q]", name, name)
 			}
-			plugins.Serve(factory)
+			plugins.Serve(func(l hclog.Logger) any {
+				served := factory(l)
+				go plugin.EndWithParent(served)
+				return served
+			})
 			return nil
 		}})
 	}

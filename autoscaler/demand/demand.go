@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/rights"
 )
 
 // Reading is one look at the cluster.
@@ -29,11 +30,21 @@ type Reading struct {
 	RunningGPUs, TotalGPUs int
 	// Running is who holds the GPUs in use.
 	Running []Running
+	// Told is what nodes that are inspected tell of themselves, by name:
+	// attr.NAME, meta.NAME, and device.NAME of their GPUs.
+	Told map[string]map[string]string
+	// Faults are what could not be read and is done without.
+	Faults []string
 }
 
-// Reader reads a cluster. One reading costs three calls, and one for each job
-// that waits and has changed; its size grows with the nodes and what runs.
+// Reader reads a cluster. One reading costs four calls, and one for each job
+// that has changed and waits or may be moved; its size grows with the nodes and
+// what runs.
 type Reader struct {
+	// Inspect says at which places nodes are read in full, a call for each that
+	// is new or changed; nil: none.
+	Inspect func(plan.Where) bool
+
 	client *api.Client
 	told   []Offer
 
@@ -41,6 +52,8 @@ type Reader struct {
 	jobs map[string]*api.Job // by namespace/name, as of their newest index
 	// idle is since when a node is without work, as far as this reader has seen.
 	idle map[string]time.Time
+	// inspected are the nodes read in full, by id, as of their newest index.
+	inspected map[string]*api.Node
 }
 
 // jobCalls is how many jobs are read at once.
@@ -62,22 +75,39 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	}
 	evals, _, err := r.client.Evaluations().List(all(nil, `Status == "blocked" or Status == "pending"`))
 	if err != nil {
-		return Reading{}, fmt.Errorf("list the evaluations: %w", err)
+		return Reading{}, fmt.Errorf("list the evaluations: %w", rights.Explain(err, rights.ReadJobs))
 	}
 	allocs, _, err := r.client.Allocations().List(all(map[string]string{"resources": "true"}, ""))
 	if err != nil {
-		return Reading{}, fmt.Errorf("list the allocations: %w", err)
+		return Reading{}, fmt.Errorf("list the allocations: %w", rights.Explain(err, rights.ReadJobs))
 	}
 	nodes, _, err := r.client.Nodes().List((&api.QueryOptions{Params: map[string]string{"resources": "true"}}).WithContext(ctx))
 	if err != nil {
-		return Reading{}, fmt.Errorf("list the nodes: %w", err)
+		return Reading{}, fmt.Errorf("list the nodes: %w", rights.Explain(err, rights.ReadNodes))
 	}
-	jobs, err := r.waitingJobs(ctx, evals)
+	movable, fault, err := r.movable(ctx)
 	if err != nil {
 		return Reading{}, err
 	}
-	out := join(evals, jobs, allocs, nodes, r.told...)
-	out.At = now
+	jobs, err := r.readJobs(ctx, evals, movable)
+	if err != nil {
+		return Reading{}, err
+	}
+	waits, moves := map[string]*api.Job{}, map[string]*api.Job{}
+	for _, e := range evals {
+		if e != nil {
+			waits[e.Namespace+"/"+e.JobID] = jobs[e.Namespace+"/"+e.JobID]
+		}
+	}
+	for _, j := range movable {
+		moves[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
+	}
+	out := join(evals, waits, allocs, nodes, r.told...)
+	settle(out.Nodes, allocs, moves, catalogue{seen: seenOn(nodes), told: r.told})
+	out.At, out.Faults = now, fault
+	if out.Told, err = r.inspect(ctx, nodes); err != nil {
+		return Reading{}, err
+	}
 	r.noteIdle(now, out.Nodes)
 	return out, nil
 }
@@ -86,14 +116,28 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 func (r *Reader) Allocations(ctx context.Context) ([]*api.AllocationListStub, error) {
 	allocs, _, err := r.client.Allocations().List((&api.QueryOptions{Namespace: "*", Params: map[string]string{"resources": "true", "task_states": "true"}}).WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list the allocations: %w", err)
+		return nil, fmt.Errorf("list the allocations: %w", rights.Explain(err, rights.ReadJobs))
 	}
 	return allocs, nil
 }
 
-// waitingJobs reads the jobs that have an open evaluation: those not known
-// from an earlier reading, or changed since.
-func (r *Reader) waitingJobs(ctx context.Context, evals []*api.Evaluation) (map[string]*api.Job, error) {
+// movable lists the jobs whose meta speaks of moving them. It needs list-jobs:
+// without that right nothing is moved, and the fault says so.
+func (r *Reader) movable(ctx context.Context) (jobs []*api.JobListStub, faults []string, err error) {
+	jobs, _, err = r.client.Jobs().List((&api.QueryOptions{Namespace: "*", Filter: fmt.Sprintf("%q in Meta", moveMeta)}).WithContext(ctx))
+	var answer api.UnexpectedResponseError
+	if errors.As(err, &answer) && answer.StatusCode() == http.StatusForbidden {
+		return nil, []string{"the token may not list jobs (list-jobs): which work may be moved is not known, and none is"}, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the jobs with meta %s: %w", moveMeta, err)
+	}
+	return slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return j == nil || j.ID == "" || j.Status == "dead" }), nil, nil
+}
+
+// readJobs reads the jobs that have an open evaluation or may be moved: those
+// not known from an earlier reading, or changed since.
+func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable []*api.JobListStub) (map[string]*api.Job, error) {
 	type wanted struct {
 		namespace, id string
 		index         uint64 // of the job, newest of its evaluations
@@ -105,6 +149,10 @@ func (r *Reader) waitingJobs(ctx context.Context, evals []*api.Evaluation) (map[
 		}
 		key := e.Namespace + "/" + e.JobID
 		want[key] = wanted{e.Namespace, e.JobID, max(want[key].index, e.JobModifyIndex)}
+	}
+	for _, j := range movable {
+		key := j.Namespace + "/" + j.ID
+		want[key] = wanted{j.Namespace, j.ID, max(want[key].index, j.JobModifyIndex)}
 	}
 	jobs := make(map[string]*api.Job, len(want))
 	var mu sync.Mutex
@@ -128,7 +176,7 @@ func (r *Reader) waitingJobs(ctx context.Context, evals []*api.Evaluation) (map[
 				return nil // it was purged after its evaluation was listed
 			}
 			if err != nil {
-				return fmt.Errorf("read job %s: %w", key, err)
+				return fmt.Errorf("read job %s: %w", key, rights.Explain(err, rights.ReadJobs))
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -13,9 +13,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
-// spotMeta is the job's meta that says whether it may run on spot nodes.
-const spotMeta = "gpu.spot"
-
 // maxCount bounds what one device block can ask for: the planner multiplies it.
 const maxCount = 1 << 16
 
@@ -71,13 +68,13 @@ func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.Alloc
 			if g == nil || g.Name == nil {
 				continue
 			}
-			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known)
+			at := since[key]
+			if job.SubmitTime != nil {
+				at = time.Unix(0, *job.SubmitTime)
+			}
+			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, at)
 			if !ok {
 				continue
-			}
-			w.Since = since[key]
-			if job.SubmitTime != nil {
-				w.Since = time.Unix(0, *job.SubmitTime)
 			}
 			out.Work = append(out.Work, w)
 		}
@@ -128,12 +125,13 @@ func devicesOf(a *api.AllocationListStub) []*api.AllocatedDeviceResource {
 }
 
 // nodeOf is a node with what its allocations leave, and how many healthy GPUs
-// it has in all. Where its GPUs are of several names (MIG instances beside
+// it has in all. Work of a system job, such as a collector of logs, keeps no
+// node: it is on every one of them. Where its GPUs are of several names (MIG instances beside
 // whole ones), the name with the most left stands for it: two names never
 // serve one request.
 func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub) (plan.Node, int) {
 	node := plan.Node{Name: n.Name, Where: plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter},
-		Busy: len(allocs) > 0, Starting: n.Status == api.NodeStatusInit,
+		Busy: slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return !everywhere(a) }), Starting: n.Status == api.NodeStatusInit,
 		Closed: n.Drain || n.SchedulingEligibility != api.NodeSchedulingEligible}
 	total := 0
 	free := map[string]int{}
@@ -188,17 +186,17 @@ func refusesGangs(n *api.NodeListStub) bool {
 // gangDriver is the task driver of gangs.
 const gangDriver = "nccl"
 
-// workOf is a group that asks for GPUs, with what of it is placed.
-func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known catalogue) (plan.Work, bool) {
-	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Spot: plan.Prefer}
+// workOf is a group with what of it is placed; it reports whether the group
+// asks for GPUs. Since is when it was submitted.
+func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known catalogue, since time.Time) (plan.Work, bool) {
+	i := intentOf(job.Meta, since)
+	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Since: since, Spot: i.Spot, Deadline: i.Deadline, Length: i.Length,
+		MaxCost: i.MaxCost, Move: i.Move, Faults: i.Faults}
 	if job.Priority != nil {
 		w.Priority = *job.Priority
 	}
 	if g.Count != nil {
 		w.Count = *g.Count
-	}
-	if s := job.Meta[spotMeta]; s == plan.Never || s == plan.Only {
-		w.Spot = s
 	}
 	constraints := slices.Concat(job.Constraints, g.Constraints)
 	var devices []*api.RequestedDevice

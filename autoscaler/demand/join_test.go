@@ -135,6 +135,9 @@ func TestANodeHasWhatItsAllocationsLeave(t *testing.T) {
 	must.Eq(t, plan.Shape{GPUs: 7, Model: "H100", CPU: 9500, Memory: 4000}, r.Nodes[0].Free, must.Sprint("an unhealthy GPU is none"))
 	must.True(t, r.Nodes[0].Busy)
 	must.Eq(t, 15, r.TotalGPUs)
+	logs := alloc("running", "run", 0)
+	logs.JobType = "system"
+	must.False(t, join(nil, nil, []*api.AllocationListStub{logs}, []*api.NodeListStub{n}).Nodes[0].Busy, must.Sprint("a system job keeps no node"))
 	n.SchedulingEligibility = "ineligible"
 	must.True(t, join(nil, nil, nil, []*api.NodeListStub{n}).Nodes[0].Closed)
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
 // standIn answers as Nomad's HTTP API does, and notes each call.
@@ -65,7 +67,7 @@ func (s *standIn) taken() []string {
 
 func newStandIn(t testing.TB) (*standIn, *Reader) {
 	s := &standIn{answer: map[string][]byte{}, status: map[string]int{}}
-	for _, path := range []string{"/v1/evaluations", "/v1/allocations", "/v1/nodes"} {
+	for _, path := range []string{"/v1/evaluations", "/v1/allocations", "/v1/nodes", "/v1/jobs"} {
 		s.answer[path] = []byte("[]")
 	}
 	server := httptest.NewServer(s)
@@ -86,7 +88,7 @@ func jobOf(namespace, id string, index uint64) *api.Job {
 	return j
 }
 
-func TestAReadingCostsThreeCallsAndOneForEachJobThatIsNewOrChanged(t *testing.T) {
+func TestAReadingCostsFourCallsAndOneForEachJobThatIsNewOrChanged(t *testing.T) {
 	s, r := newStandIn(t)
 	evals := []*api.Evaluation{waitingEval("default", "a", 5), waitingEval("default", "a", 5), waitingEval("research", "b", 6)}
 	s.set(t, "/v1/evaluations", evals)
@@ -98,7 +100,7 @@ func TestAReadingCostsThreeCallsAndOneForEachJobThatIsNewOrChanged(t *testing.T)
 	must.Eq(t, "a/gang", first.Work[0].Name())
 	must.Eq(t, "research/b/gang", first.Work[1].Name())
 	calls := s.taken()
-	must.Len(t, 5, calls)
+	must.Len(t, 6, calls)
 	for _, c := range calls {
 		must.StrContains(t, c, "region=west")
 	}
@@ -108,7 +110,7 @@ func TestAReadingCostsThreeCallsAndOneForEachJobThatIsNewOrChanged(t *testing.T)
 	again, err := r.Read(t.Context(), time.Unix(101, 0))
 	must.NoError(t, err)
 	must.Len(t, 2, again.Work)
-	must.Len(t, 3, s.taken(), must.Sprint("nothing has changed"))
+	must.Len(t, 4, s.taken(), must.Sprint("nothing has changed"))
 
 	evals[2].JobModifyIndex = 9
 	s.set(t, "/v1/evaluations", evals)
@@ -116,13 +118,86 @@ func TestAReadingCostsThreeCallsAndOneForEachJobThatIsNewOrChanged(t *testing.T)
 	_, err = r.Read(t.Context(), time.Unix(102, 0))
 	must.NoError(t, err)
 	calls = s.taken()
-	must.Len(t, 4, calls)
-	must.StrContains(t, calls[3], "/v1/job/b?namespace=research")
+	must.Len(t, 5, calls)
+	must.StrContains(t, calls[4], "/v1/job/b?namespace=research")
 
 	s.set(t, "/v1/evaluations", evals[:1])
 	_, err = r.Read(t.Context(), time.Unix(103, 0))
 	must.NoError(t, err)
 	must.MapLen(t, 1, r.jobs, must.Sprint("a job that waits no more is forgotten"))
+}
+
+func TestATenantIsMovableWhereItsJobsMetaSaysSo(t *testing.T) {
+	s, r := newStandIn(t)
+	n := &api.NodeListStub{ID: "n1", Name: "node-1", NodePool: "gpu", Status: "ready", SchedulingEligibility: "eligible"}
+	s.set(t, "/v1/nodes", []*api.NodeListStub{n})
+	stays, goes, system := alloc("running", "run", 3), alloc("running", "run", 3), alloc("running", "run", 3)
+	stays.JobID, goes.JobID = "stays", "goes"
+	system.JobID, system.JobType = "logs", "system"
+	s.set(t, "/v1/allocations", []*api.AllocationListStub{stays, goes, system, alloc("complete", "run", 3)})
+	job := jobOf("default", "goes", 7)
+	job.Meta = map[string]string{"gpu.move": "yes"}
+	s.set(t, "/v1/jobs", []*api.JobListStub{{ID: "goes", Namespace: "default", JobModifyIndex: 7, Status: "running"}, {ID: "over", Namespace: "default", Status: "dead"}})
+	s.set(t, "/v1/job/goes", job)
+	got, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.SliceEmpty(t, got.Work, must.Sprint("it does not wait"))
+	must.StrContains(t, strings.Join(s.taken(), "\n"), "filter=%22gpu.move%22+in+Meta")
+	tenants := got.Nodes[0].Tenants
+	must.Len(t, 2, tenants, must.Sprint("a system job's allocation is none"))
+	must.False(t, tenants[0].Movable)
+	must.Eq(t, plan.Shape{GPUs: 8, CPU: 500, Memory: 1000}, tenants[0].Work.Request)
+	must.False(t, tenants[0].Work.Allowed(plan.Where{NodePool: "gpu"}))
+	must.True(t, tenants[1].Movable && tenants[1].Work.Gang)
+	must.Eq(t, []string{"node-1"}, tenants[1].Work.PlacedOn)
+	must.True(t, tenants[1].Work.Allowed(plan.Where{NodePool: "gpu", Datacenter: "dc1"}))
+
+	s.status["/v1/jobs"] = http.StatusForbidden
+	got, err = r.Read(t.Context(), time.Unix(101, 0))
+	must.NoError(t, err)
+	must.False(t, got.Nodes[0].Tenants[1].Movable)
+	must.StrContains(t, got.Faults[0], "list-jobs")
+}
+
+func TestANodeIsReadInFullWhereItIsToBeInspectedAndWhenItChanges(t *testing.T) {
+	s, r := newStandIn(t)
+	stub := func(id, class string, index uint64) *api.NodeListStub {
+		return &api.NodeListStub{ID: id, Name: "name-" + id, NodeClass: class, Status: "ready", ModifyIndex: index, NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{
+			{Vendor: "nvidia", Type: "gpu", Name: "H100", Attributes: map[string]*api.Attribute{"driver_version": {StringVal: ptr("550.54.15")}, "memory": {IntVal: ptr(int64(80)), Unit: "GiB"}}}}}}
+	}
+	s.set(t, "/v1/nodes", []*api.NodeListStub{stub("n1", "rack", 5), stub("n2", "else", 5)})
+	s.set(t, "/v1/node/n1", &api.Node{ID: "n1", ModifyIndex: 5, Attributes: map[string]string{"kernel.name": "linux"}, Meta: map[string]string{"image": "1"}})
+	got, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.Nil(t, got.Told)
+	must.Len(t, 4, s.taken())
+	r.Inspect = func(w plan.Where) bool { return w.Class == "rack" }
+	for _, calls := range []int{5, 4} {
+		got, err = r.Read(t.Context(), time.Unix(100, 0))
+		must.NoError(t, err)
+		must.Eq(t, map[string]map[string]string{"name-n1": {"attr.kernel.name": "linux", "meta.image": "1", "device.driver_version": "550.54.15", "device.memory": "80 GiB"}}, got.Told)
+		must.Len(t, calls, s.taken())
+	}
+	s.set(t, "/v1/nodes", []*api.NodeListStub{stub("n1", "rack", 6)})
+	s.set(t, "/v1/node/n1", "null")
+	got, err = r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.MapLen(t, 2, got.Told["name-n1"])
+	s.status["/v1/node/n1"] = http.StatusForbidden
+	_, err = r.Read(t.Context(), time.Unix(100, 0))
+	must.ErrorContains(t, err, "read node name-n1: ")
+}
+
+func TestANodeWithSystemJobsAloneIsIdle(t *testing.T) {
+	s, r := newStandIn(t)
+	s.set(t, "/v1/nodes", []*api.NodeListStub{{ID: "n1", Name: "node-1", Status: "ready"}})
+	system := alloc("running", "run", 1)
+	system.JobType = "system"
+	s.set(t, "/v1/allocations", []*api.AllocationListStub{system})
+	got, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.False(t, got.Nodes[0].Busy)
+	must.Eq(t, 100, got.Nodes[0].IdleSince.Unix())
 }
 
 func TestAnErrorNamesTheCallThatFailed(t *testing.T) {
@@ -174,7 +249,7 @@ func TestWhatWasReadBeforeAnErrorIsNotReadAgain(t *testing.T) {
 	got, err := r.Read(t.Context(), time.Unix(101, 0))
 	must.NoError(t, err)
 	must.Len(t, 20, got.Work)
-	must.Less(t, 3+20, len(s.taken()))
+	must.Less(t, 4+20, len(s.taken()))
 }
 
 func TestAnswersWithHolesDoNotPanic(t *testing.T) {
@@ -271,7 +346,7 @@ func BenchmarkReading(b *testing.B) {
 		}
 		calls := s.taken()
 		b.ReportMetric(float64(len(calls)), "calls/reading")
-		if len(calls) != 3 {
+		if len(calls) != 4 {
 			b.Fatal(strings.Join(calls, "\n"))
 		}
 		var m runtime.MemStats

@@ -22,6 +22,9 @@ type Sample struct {
 	Nodes int       `json:"nodes"`
 	GPUs  int       `json:"gpus"`
 	Used  []Held    `json:"used,omitempty"`
+	// Queued is how many GPUs wait that the pool's nodes could take; other pools'
+	// too, so that they do not add up.
+	Queued int `json:"queued,omitempty"`
 }
 
 // Held is what one job holds of a pool.

@@ -15,7 +15,8 @@ func hour(h float64) time.Time { return time.Unix(0, 0).Add(time.Duration(h * fl
 
 func TestASampleStandsUntilTheNextButNoLongerThanTheGap(t *testing.T) {
 	used := []Held{{"default", "train", 4}}
-	samples := []Sample{{hour(0), "spot", 1, 8, used}, {hour(1), "spot", 3, 24, nil}, {hour(1), "od", 1, 8, used}, {hour(9), "spot", 1, 8, used}}
+	samples := []Sample{{At: hour(0), Pool: "spot", Nodes: 1, GPUs: 8, Used: used}, {At: hour(1), Pool: "spot", Nodes: 3, GPUs: 24},
+		{At: hour(1), Pool: "od", Nodes: 1, GPUs: 8, Used: used}, {At: hour(9), Pool: "spot", Nodes: 1, GPUs: 8, Used: used}}
 	u := UsageOf(samples, hour(0.5), hour(10), 2*time.Hour)
 	must.Eq(t, 0.5*8+2*24+1*8, u.Paid["spot"])
 	must.Eq(t, 0.5*1+2*3+1*1, u.Nodes["spot"])
@@ -31,7 +32,7 @@ func TestNoMoreIsUsedThanIsPaidAndSpansAddUp(t *testing.T) {
 		for range rapid.IntRange(0, 20).Draw(t, "n") {
 			at += rapid.Float64Range(0, 3).Draw(t, "after")
 			gpus := rapid.IntRange(0, 16).Draw(t, "gpus")
-			samples = append(samples, Sample{hour(at), "p", gpus / 8, gpus, []Held{{"ns", "j", rapid.IntRange(0, gpus).Draw(t, "used")}}})
+			samples = append(samples, Sample{At: hour(at), Pool: "p", Nodes: gpus / 8, GPUs: gpus, Used: []Held{{"ns", "j", rapid.IntRange(0, gpus).Draw(t, "used")}}})
 		}
 		middle := rapid.Float64Range(0, 60).Draw(t, "middle")
 		whole := UsageOf(samples, hour(0), hour(60), time.Hour)

@@ -27,7 +27,9 @@ func (p *planner) decide(pool Pool) Decision {
 		d.Reason = strings.Join(p.reasons[pool.Name], "; ")
 	case d.Now < pool.Min:
 		d.Reason = fmt.Sprintf("the pool's minimum is %d nodes", pool.Min)
-	case len(p.drain[pool.Name]) > 0:
+	case len(p.drain[pool.Name])+len(p.outdated[pool.Name]) > 0:
+		d.Release = p.outdated[pool.Name]
+		d.Want -= len(d.Release)
 		d.Reason = strings.Join(p.reasons[pool.Name], "; ")
 	case len(idle) > p.spare[pool.Name]:
 		// The longest idle goes first.
@@ -51,12 +53,20 @@ func (p *planner) decide(pool Pool) Decision {
 	if d.Reason == "" {
 		d.Reason = "nothing waits for this pool and nothing in it is idle"
 	}
+	d.Reason = p.remarked(pool.Name, d.Reason)
 	return d
 }
 
-// unpaid reports whether a node's next billing increment is about to start.
+// unpaid reports whether a node's least bill is spent, and its next billing
+// increment is about to start.
 func (p *planner) unpaid(pool Pool, n *place) bool {
-	if pool.Increment <= 0 || n.Bought.IsZero() {
+	if n.Bought.IsZero() {
+		return true
+	}
+	if p.in.Now.Sub(n.Bought) < pool.Minimum-pool.Margin {
+		return false
+	}
+	if pool.Increment <= 0 {
 		return true
 	}
 	into := p.in.Now.Sub(n.Bought) % pool.Increment

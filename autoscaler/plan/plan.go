@@ -13,18 +13,24 @@ import (
 
 // Make plans. It costs O(work × (nodes + pools)).
 func Make(in Input) Output {
-	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}, drain: map[string][]string{}, spare: map[string]int{}}
+	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}, drain: map[string][]string{}, spare: map[string]int{},
+		outdated: map[string][]string{}, remarks: map[string][]string{}}
 	for _, n := range in.Nodes {
 		if n.Pool != "" && !n.Closed {
 			p.count[n.Pool]++
 		}
-		p.nodes = append(p.nodes, &place{Node: n, price: p.pool(n.Pool).perGPU()})
+		if n.AtRisk {
+			n.Free = Shape{}
+		}
+		pool := p.pool(n.Pool)
+		p.nodes = append(p.nodes, &place{Node: n, price: pool.perGPU(), lifecycle: pool.Lifecycle})
 	}
 	slices.SortStableFunc(p.nodes, func(a, b *place) int {
 		// What is ready first; among those the fullest that fits, so that whole nodes stay whole.
 		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.Free.GPUs, b.Free.GPUs), cmp.Compare(a.Name, b.Name))
 	})
 	p.spent()
+	p.sift(in.Work)
 	queue := slices.Clone(in.Work)
 	slices.SortStableFunc(queue, func(a, b Work) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Since.Compare(b.Since), cmp.Compare(a.Name(), b.Name()))
@@ -32,13 +38,20 @@ func Make(in Input) Output {
 	var out Output
 	for _, w := range queue {
 		if w.Placed < w.Count {
-			out.Waiting = append(out.Waiting, p.serve(w))
+			served := p.serve(w)
+			served.Reason = w.Explain(served.Reason)
+			out.Waiting = append(out.Waiting, served)
 		}
 	}
+	p.keepHavens()
 	p.move()
+	for _, pool := range in.Pools {
+		p.maintain(pool)
+	}
 	for _, pool := range in.Pools {
 		p.keepFree(pool)
 	}
+	p.prepare(in.Ahead)
 	for _, pool := range in.Pools {
 		out.Decisions = append(out.Decisions, p.decide(pool))
 	}
@@ -46,22 +59,26 @@ func Make(in Input) Output {
 }
 
 type planner struct {
-	in         Input
-	nodes      []*place
+	in    Input
+	nodes []*place
+	crowd
 	count      map[string]int // nodes of each pool, those on their way included
 	bought     map[string]int
 	reasons    map[string][]string
 	drain      map[string][]string
-	spare      map[string]int     // nodes of each pool that are kept free
-	closing    float64            // what nodes that take no new work cost for an hour
-	namespaces map[string]float64 // what each costs for an hour
+	outdated   map[string][]string // nodes of each pool without work that are replaced
+	remarks    map[string][]string // what keeps a pool from doing what it shall
+	spare      map[string]int      // nodes of each pool that are kept free
+	closing    float64             // what nodes that take no new work cost for an hour
+	namespaces map[string]float64  // what each costs for an hour
 }
 
 // place is a node with what this plan puts on it.
 type place struct {
 	Node
-	used  bool
-	price float64 // of its pool, for a GPU and hour
+	used      bool
+	price     float64 // of its pool, for a GPU and hour
+	lifecycle string  // its pool's
 }
 
 func (n *place) fits(w Work) bool {
@@ -84,12 +101,15 @@ func take(request Shape, offer *Shape) {
 func (p *planner) serve(w Work) Waiting {
 	missing := w.Count - w.Placed
 	var held []*place
-	for _, n := range p.nodes {
+	for _, n := range p.roomy {
+		if len(held) == missing {
+			break
+		}
 		if w.Distinct && slices.Contains(w.PlacedOn, n.Name) {
 			continue
 		}
 		free := n.Free
-		for len(held) < missing && !n.Closed && fits(w.Request, free) && w.Allowed(n.Where) {
+		for len(held) < missing && fits(w.Request, free) && w.Allowed(n.Where) {
 			held = append(held, n)
 			take(w.Request, &free)
 			if w.Distinct {
@@ -100,6 +120,7 @@ func (p *planner) serve(w Work) Waiting {
 	still := missing - len(held)
 	if still == 0 {
 		p.hold(held, w)
+		p.retire()
 		return Waiting{Work: w, Reason: onTheWay(held, w)}
 	}
 	if reason, wait := p.defers(w); wait {
@@ -110,10 +131,12 @@ func (p *planner) serve(w Work) Waiting {
 		reason, never := p.refuse(w, still, left, len(held))
 		if !w.Gang {
 			p.hold(held, w)
+			p.retire()
 		}
 		return Waiting{Work: w, Reason: reason, Unsatisfiable: never}
 	}
 	p.hold(held, w)
+	p.retire()
 	bought := map[string]int{}
 	for _, b := range buys {
 		bought[b.pool.Name] += b.nodes
@@ -176,11 +199,12 @@ func (p *planner) open(b purchase, w Work) {
 		each = perNode(w.Request, b.pool.Shape)
 	}
 	for i := range b.nodes {
-		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Pool: b.pool.Name, Where: b.pool.Where, Free: b.pool.Shape, Starting: true}, used: true, price: b.pool.perGPU()}
+		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Pool: b.pool.Name, Where: b.pool.Where, Free: b.pool.Shape, Starting: true}, used: true, price: b.pool.perGPU(), lifecycle: b.pool.Lifecycle}
 		for range min(each, b.allocations-i*each) {
 			take(w.Request, &n.Free)
 		}
 		p.nodes = append(p.nodes, n)
+		p.add(n)
 	}
 }
 
@@ -218,8 +242,12 @@ func (p *planner) candidates(w Work) []Pool {
 
 // takes reports whether a pool's nodes may serve a work.
 func (p *planner) takes(pool Pool, w Work) bool {
-	return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) && !w.overCost(pool) &&
-		!(w.Spot == Never && pool.Lifecycle == Spot) && !(w.Spot == Only && pool.Lifecycle != Spot)
+	return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) && !w.overCost(pool) && w.runsOn(pool.Lifecycle)
+}
+
+// runsOn follows what a work says of spot nodes.
+func (w Work) runsOn(lifecycle string) bool {
+	return !(w.Spot == Never && lifecycle == Spot) && !(w.Spot == Only && lifecycle != Spot)
 }
 
 // refuse says why nothing is bought, and whether that can ever change by
@@ -250,28 +278,6 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 		return fmt.Sprintf("%s; %d more allocations need nodes than the pools' maximum and the budget leave now", placed(w), left), false
 	}
 	return fmt.Sprintf("%s; %d more nodes are needed than the pools' maximum leaves now", placed(w), left), false
-}
-
-// idleOf counts the nodes of a pool that are held for a work already.
-func (p *planner) idleOf(pool string, w Work) int {
-	n := 0
-	for _, node := range p.nodes {
-		if node.Pool == pool && (node.fits(w) || node.Busy || node.used) {
-			n++
-		}
-	}
-	return n
-}
-
-// busyFor counts the nodes that would take the work once what runs there has ended.
-func (p *planner) busyFor(w Work) int {
-	n := 0
-	for _, node := range p.nodes {
-		if (node.Busy || node.used) && !node.fits(w) && !node.Closed && w.Allowed(node.Where) && !slices.Contains(w.PlacedOn, node.Name) {
-			n++
-		}
-	}
-	return n
 }
 
 func (p *planner) why(w Work, nodes, missing int) string {

@@ -26,6 +26,11 @@ func anything(t *rapid.T) Input {
 		p.Retry = time.Minute
 		p.Refused = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "refused")) * time.Second)
 		p.Min = rapid.IntRange(0, 2).Draw(t, "min")
+		p.Minimum = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "minimum")
+		p.NoDrain = rapid.IntRange(0, 4).Draw(t, "no drain") == 0
+		if rapid.Bool().Draw(t, "window") {
+			p.Maintenance = &Maintenance{Since: now.Add(-time.Hour), AtOnce: rapid.IntRange(1, 3).Draw(t, "at once")}
+		}
 	}
 	counts := map[string]int{}
 	for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
@@ -33,6 +38,9 @@ func anything(t *rapid.T) Input {
 		n.Bought = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "age")) * time.Minute)
 		n.IdleSince = n.Bought
 		n.Starting = rapid.IntRange(0, 3).Draw(t, "starting") == 0
+		if !n.Starting && rapid.IntRange(0, 2).Draw(t, "old") == 0 {
+			n.Replace, n.AtRisk = "old", rapid.IntRange(0, 3).Draw(t, "risk") == 0
+		}
 		n.Closed = !n.Starting && rapid.IntRange(0, 3).Draw(t, "closed") == 0
 		for range rapid.IntRange(0, 3).Draw(t, "tenants") {
 			w := single(rapid.IntRange(1, 4).Draw(t, "tenant"))
@@ -63,6 +71,7 @@ func anything(t *rapid.T) Input {
 	if rapid.Bool().Draw(t, "curve") {
 		in.Curve = []Rate{{now, 1}, {now.Add(2 * time.Hour), rapid.Float64Range(0, 2).Draw(t, "factor")}}
 	}
+	in.Ahead.GPUs = rapid.IntRange(0, 100).Draw(t, "ahead")
 	for _, p := range in.Pools {
 		cost += p.Price * float64(max(counts[p.Name], p.Min))
 	}
@@ -95,15 +104,32 @@ func holds(t *rapid.T) {
 		must.GreaterEq(t, min(pool.Min, d.Now), d.Now-len(d.Drain)-len(d.Release), must.Sprint("under the minimum once drained"))
 		must.NotEq(t, "", d.Reason)
 		cost += pool.Price * float64(d.Want)
+		must.GreaterEq(t, pool.Min, d.Want-len(d.Drain), must.Sprint("under the minimum once drained"))
+		going := 0 // of those that are replaced in the window
 		for _, n := range in.Nodes {
 			drained, released := slices.Contains(d.Drain, n.Name), slices.Contains(d.Release, n.Name)
 			must.False(t, drained && released)
+			must.False(t, drained && pool.NoDrain)
+			// A node that idled for its time, or was moved off for its price, is none of the maintenance's.
+			if n.Pool == pool.Name && n.Replace != "" && !n.AtRisk && (n.Closed || drained && pool.Maintenance != nil && gangs(n)) {
+				going++
+			}
 			if released {
 				must.False(t, n.Busy || n.Starting || n.Closed, must.Sprint("a node with work is let go"))
 			}
 			for _, tenant := range n.Tenants {
-				must.False(t, drained && (tenant.Work.Gang || !tenant.Movable), must.Sprint("work is moved without leave"))
+				must.False(t, drained && !tenant.Movable, must.Sprint("work is moved without leave"))
+				must.False(t, drained && tenant.Work.Gang && !(n.AtRisk || n.Replace != "" && pool.Maintenance != nil), must.Sprint("a gang is moved for its price"))
 			}
+		}
+		closed := 0
+		for _, n := range in.Nodes {
+			if n.Pool == pool.Name && n.Replace != "" && !n.AtRisk && n.Closed {
+				closed++
+			}
+		}
+		if m := pool.Maintenance; m != nil {
+			must.LessEq(t, max(m.AtOnce, closed), going, must.Sprint("more are replaced at once than allowed"))
 		}
 	}
 	if b := in.Budget.PerHour; b > 0 {
@@ -144,4 +170,9 @@ func holds(t *rapid.T) {
 		}
 		must.LessEq(t, math.Max(b, 0)+1e-6, ours["b"], must.Sprint("over the namespace's budget"))
 	}
+}
+
+// gangs reports whether a gang runs on a node.
+func gangs(n Node) bool {
+	return slices.ContainsFunc(n.Tenants, func(t Tenant) bool { return t.Work.Gang })
 }

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -56,6 +57,14 @@ type Pool struct {
 	// Increment is what is billed at once: an idle node stays while it is paid
 	// for, up to Margin before the next increment starts. Zero: not looked at.
 	Increment, Margin time.Duration
+	// Minimum is the least that is billed of a node: an idle one stays that
+	// long, less Margin. Zero: not looked at.
+	Minimum time.Duration
+	// NoDrain: what makes its nodes does not drain those that a plan names, so
+	// nothing that runs there is moved.
+	NoDrain bool
+	// Maintenance is the window that is open; nil: none is.
+	Maintenance *Maintenance
 	// Headroom is the share of the pool's busy nodes, 0 to 1, that is kept free
 	// beside them for failures; rounded up. Zero: none.
 	Headroom float64
@@ -96,6 +105,11 @@ type Node struct {
 	IdleSince time.Time
 	// Bought is when its billing began. Zero: not known.
 	Bought time.Time
+	// Replace is why it shall be replaced: what of it is old. Empty: it shall not.
+	Replace string
+	// AtRisk: it is replaced whether a window is open or not, and takes no new
+	// work: its maker expects to take it away.
+	AtRisk bool
 	// Tenants are the allocations on it, where they are known: without them nothing is moved.
 	Tenants []Tenant
 }
@@ -123,9 +137,16 @@ type Work struct {
 	// MaxCost is the most it may cost (gpu.max_cost), all in all, or for an
 	// hour where Length is not known; 0: no limit.
 	MaxCost float64
+	// Move is its owner's leave to stop it at a checkpoint and start it elsewhere (gpu.move).
+	Move bool
+	// Faults are what is wrong in its meta, and so not looked at.
+	Faults []string
 	// Allowed tells which nodes its node pool, datacenters and constraints admit.
 	Allowed func(Where) bool
 }
+
+// RunsOn reports whether an allocation of the work fits a node of the pool.
+func (w Work) RunsOn(pool Pool) bool { return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) }
 
 // Name is the work's in a sentence.
 func (w Work) Name() string {
@@ -134,6 +155,11 @@ func (w Work) Name() string {
 		name = w.Namespace + "/" + name
 	}
 	return name
+}
+
+// Explain is a reason with what is wrong in the work's meta.
+func (w Work) Explain(reason string) string {
+	return strings.Join(append([]string{reason}, w.Faults...), "; ")
 }
 
 // QueuedGPUs is what is asked for and of no use yet: a gang that is not whole counts whole.
@@ -154,6 +180,8 @@ type Input struct {
 	// Curve is how the price, or the carbon, of an hour goes, in order of time: it shifts
 	// work that has a deadline. Empty: every hour is alike.
 	Curve []Rate
+	// Ahead is what is expected to be in use soon; nothing where its GPUs are 0.
+	Ahead Ahead
 }
 
 // Rate holds from a time until the next one's.

@@ -58,6 +58,8 @@ type Lookout struct {
 	record  string       // empty: none is kept
 
 	mu       sync.Mutex
+	said     map[string]bool // the complaints of the last look
+	awaited  map[string]*awaited
 	recorded time.Time
 	at       time.Time
 	reading  demand.Reading
@@ -85,6 +87,7 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 		return nil, nil, fmt.Errorf("nomad_address: %w", err)
 	}
 	l := &Lookout{File: file, reader: demand.NewReader(client, offers(file)...), own: map[string]pool.Pool{}, logger: logger, record: config[configRecord]}
+	l.reader.Inspect = l.inMaintenance
 	for i := range file.Pools {
 		p, err := pool.New(&file.Pools[i], client, logger)
 		if err != nil {
@@ -129,29 +132,15 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 		}
 		l.reading, l.at = reading, now
 	}
-	in := plan.Input{Now: l.reading.At, Work: l.reading.Work, Nodes: slices.Clone(l.reading.Nodes), Budget: l.File.Spend()}
-	resting := map[string]string{}
-	for i := range l.File.Pools {
-		p := l.File.Pools[i].Plan()
-		in.Pools = append(in.Pools, p)
-		if err := l.assign(&in, p, own, count); err != nil {
-			return demand.Reading{}, plan.Output{}, err
-		}
-		if pool := l.own[p.Name]; pool != nil {
-			why, err := pool.Resting(l.reading.At)
-			if err != nil {
-				return demand.Reading{}, plan.Output{}, err
-			}
-			if why != "" {
-				resting[p.Name] = why
-			}
-		}
+	in, resting, err := l.input(own, count)
+	if err != nil {
+		return demand.Reading{}, plan.Output{}, err
 	}
 	out := planAround(in, resting)
 	l.metrics.decide(l.reading, out, resting)
 	if l.record != "" && l.reading.At.Sub(l.recorded) >= recordPeriod {
 		l.recorded = l.reading.At
-		if err := appendRecord(l.record, samples(l.reading.At, in.Pools, in.Nodes, l.reading.Running)); err != nil {
+		if err := appendRecord(l.record, queue(samples(l.reading.At, in.Pools, in.Nodes, l.reading.Running), in.Pools, out.Waiting)); err != nil {
 			l.logger.Warn("the record is not kept", "file", l.record, "error", err)
 		}
 	}
@@ -228,7 +217,7 @@ func planAround(in plan.Input, resting map[string]string) plan.Output {
 	for i := range out.Waiting {
 		if w := &out.Waiting[i]; w.Unsatisfiable && ever[w.Work.Name()] {
 			w.Unsatisfiable = false
-			w.Reason = strings.Join(reasons, "; ")
+			w.Reason = w.Work.Explain(strings.Join(reasons, "; "))
 		}
 	}
 	for i := range out.Decisions {
@@ -237,43 +226,6 @@ func planAround(in plan.Input, resting map[string]string) plan.Output {
 		}
 	}
 	return out
-}
-
-// assign says which nodes are the pool's, and adds those on their way.
-func (l *Lookout) assign(in *plan.Input, p plan.Pool, own string, count int) error {
-	seen := map[string]bool{}
-	members := 0
-	for i := range in.Nodes {
-		n := &in.Nodes[i]
-		if n.Pool == "" && p.Where.Selects(n.Where) {
-			n.Pool = p.Name
-			if !n.Closed {
-				members++
-			}
-			seen[n.Name] = true
-		}
-	}
-	starting := func(name string) {
-		in.Nodes = append(in.Nodes, plan.Node{Name: name, Pool: p.Name, Where: p.Where, Free: p.Shape, Starting: true})
-	}
-	if made := l.own[p.Name]; made != nil {
-		nodes, err := made.Nodes()
-		if err != nil {
-			return err
-		}
-		for _, n := range nodes {
-			if !n.Leaving && !seen[n.Name] {
-				starting(n.Name)
-			}
-		}
-		return nil
-	}
-	if p.Name == own {
-		for i := members; i < count; i++ {
-			starting(fmt.Sprintf("%s-starting-%d", p.Name, i))
-		}
-	}
-	return nil
 }
 
 // poolOf is the pool that a plugin's settings name.

@@ -63,6 +63,12 @@ func TestADecisionInTheAutoscalersWords(t *testing.T) {
 	down := action(plan.Decision{Now: 3, Want: 1, Release: []string{"a", "b"}}, plan.Output{}, 3)
 	must.Eq(t, sdk.ScaleDirectionDown, down.Direction)
 	must.Eq(t, "a,b", down.Meta[releaseMeta].(string))
+	drain := action(plan.Decision{Now: 3, Want: 2, Release: []string{"a"}, Drain: []string{"b"}}, plan.Output{}, 3)
+	must.Eq(t, sdk.ScaleDirectionDown, drain.Direction)
+	must.Eq(t, 1, drain.Count, must.Sprint("what is drained counts no more"))
+	must.Eq(t, "b", drain.Meta[drainMeta].(string))
+	first := action(plan.Decision{Now: 3, Want: 4, Needed: 1, Drain: []string{"b"}}, plan.Output{}, 3)
+	must.Eq(t, sdk.ScaleDirectionUp, first.Direction, must.Sprint("what is needed comes before what moves"))
 	must.Eq(t, sdk.ScaleDirectionNone, action(plan.Decision{Now: 2, Want: 2}, plan.Output{}, 2).Direction)
 	wait := action(plan.Decision{Now: 2, Want: 5}, plan.Output{}, 3)
 	must.Eq(t, sdk.ScaleDirectionNone, wait.Direction, must.Sprint("the target has acted meanwhile"))
@@ -74,17 +80,6 @@ func TestAPluginWithoutAPoolsFileSaysSo(t *testing.T) {
 	must.ErrorContains(t, NewStrategy(hclog.NewNullLogger()).SetConfig(map[string]string{"pools_file": "/no/such/file"}), "/no/such/file")
 	_, err := NewTarget(t.Context(), hclog.NewNullLogger()).Status(map[string]string{"pool": "spot"})
 	must.ErrorContains(t, err, "not configured")
-}
-
-func TestNodesThatNomadDoesNotKnowYetAreOnTheirWay(t *testing.T) {
-	l := &Lookout{}
-	p := plan.Pool{Name: "asg", Where: plan.Where{Class: "asg"}, Shape: plan.Shape{GPUs: 8}}
-	in := plan.Input{Nodes: []plan.Node{{Name: "n1", Where: plan.Where{Class: "asg"}}, {Name: "n2", Where: plan.Where{Class: "else"}}}}
-	must.NoError(t, l.assign(&in, p, "asg", 3))
-	must.Len(t, 4, in.Nodes)
-	must.Eq(t, "asg", in.Nodes[0].Pool)
-	must.Eq(t, "", in.Nodes[1].Pool)
-	must.True(t, in.Nodes[2].Starting && in.Nodes[3].Starting)
 }
 
 func TestAPoolThatRestsGivesWayToAnother(t *testing.T) {

@@ -59,6 +59,18 @@ func samples(at time.Time, pools []plan.Pool, nodes []plan.Node, running []deman
 	return all
 }
 
+// queue adds to samples what waits for the pools and may still run.
+func queue(all []demand.Sample, pools []plan.Pool, waiting []plan.Waiting) []demand.Sample {
+	for i, p := range pools {
+		for _, w := range waiting {
+			if !w.Unsatisfiable && w.Work.RunsOn(p) {
+				all[i].Queued += w.Work.QueuedGPUs()
+			}
+		}
+	}
+	return all
+}
+
 // appendRecord adds samples to a record. A full file becomes PATH.1, whose
 // former content is let go.
 func appendRecord(path string, all []demand.Sample) error {
@@ -101,7 +113,7 @@ func ReadRecord(path string) ([]demand.Sample, error) {
 				return nil, fault
 			}
 			var s demand.Sample
-			if err := json.Unmarshal(lines.Bytes(), &s); err != nil || s.GPUs < 0 || s.Nodes < 0 {
+			if err := json.Unmarshal(lines.Bytes(), &s); err != nil || s.GPUs < 0 || s.Nodes < 0 || s.Queued < 0 {
 				fault = fmt.Errorf("%s:%d: no sample: %.64q", name, n, lines.Text())
 				continue
 			}

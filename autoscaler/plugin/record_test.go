@@ -28,6 +28,18 @@ func TestASampleCountsWhatNomadHasAndWhoHoldsIt(t *testing.T) {
 	}, samples(at, pools, nodes, running))
 }
 
+func TestASampleCountsWhatWaitsForThePool(t *testing.T) {
+	pools := []plan.Pool{{Name: "spot", Shape: plan.Shape{GPUs: 8}}, {Name: "od", Shape: plan.Shape{GPUs: 4}}}
+	anywhere := func(plan.Where) bool { return true }
+	waiting := []plan.Waiting{
+		{Work: plan.Work{Count: 2, Gang: true, Placed: 1, Request: plan.Shape{GPUs: 8}, Allowed: anywhere}},
+		{Work: plan.Work{Count: 3, Placed: 1, Request: plan.Shape{GPUs: 2}, Allowed: anywhere}},
+		{Work: plan.Work{Count: 1, Request: plan.Shape{GPUs: 1}, Allowed: anywhere}, Unsatisfiable: true},
+	}
+	all := queue(samples(time.Unix(60, 0), pools, nil, nil), pools, waiting)
+	must.Eq(t, []int{20, 4}, []int{all[0].Queued, all[1].Queued})
+}
+
 func TestARecordIsReadBackThoughItsLastLineIsHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	first := []demand.Sample{{At: time.Unix(60, 0).UTC(), Pool: "spot", Nodes: 1, GPUs: 8}}

@@ -18,6 +18,9 @@ import (
 // releaseMeta names the nodes to let go, for the target gpu-pool.
 const releaseMeta = "gpu_pool.release"
 
+// drainMeta names the nodes to drain: their work has leave to move.
+const drainMeta = "gpu_pool.drain"
+
 // Strategy answers with the plan's count for its own pool.
 type Strategy struct {
 	logger  hclog.Logger
@@ -79,9 +82,10 @@ func action(d plan.Decision, out plan.Output, count int64) *sdk.ScalingAction {
 		a.Reason = fmt.Sprintf("the pool has %d nodes and its target counts %d; deciding when both agree", d.Now, count)
 	case int64(d.Want) > count:
 		a.Count, a.Direction = int64(d.Want), sdk.ScaleDirectionUp
-	case int64(d.Want) < count:
-		a.Count, a.Direction = int64(d.Want), sdk.ScaleDirectionDown
-		a.Meta[releaseMeta] = strings.Join(d.Release, ",")
+	// The plan counts a node that is to be drained until it is, the target from then on no more.
+	case int64(d.Want-len(d.Drain)) < count:
+		a.Count, a.Direction = int64(d.Want-len(d.Drain)), sdk.ScaleDirectionDown
+		a.Meta[releaseMeta], a.Meta[drainMeta] = strings.Join(d.Release, ","), strings.Join(d.Drain, ",")
 	}
 	return a
 }

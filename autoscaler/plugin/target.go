@@ -4,8 +4,10 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -25,6 +27,8 @@ type Target struct {
 	logger  hclog.Logger
 	lookout *Lookout
 	stop    context.CancelFunc
+	// acting is held, shared, while nodes are made or let go.
+	acting sync.RWMutex
 }
 
 var _ target.Target = (*Target)(nil)
@@ -64,7 +68,9 @@ func (t *Target) tend(ctx context.Context, p pool.Pool) {
 	defer tick.Stop()
 	last := ""
 	for {
+		t.acting.RLock()
 		err := p.Tend(ctx, time.Now())
+		t.acting.RUnlock()
 		if text := fmt.Sprint(err); err != nil && text != last && ctx.Err() == nil {
 			last = text
 			t.logger.Warn("a pool cannot be tended", "error", err)
@@ -119,14 +125,40 @@ func (t *Target) Scale(action sdk.ScalingAction, config map[string]string) error
 	if err != nil {
 		return err
 	}
+	t.acting.RLock()
+	defer t.acting.RUnlock()
 	if action.Direction == sdk.ScaleDirectionUp {
 		return p.Grow(t.ctx, time.Now(), int(action.Count))
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()
-	var release []string
-	if names, ok := action.Meta[releaseMeta].(string); ok && names != "" {
-		release = strings.Split(names, ",")
+	return shrink(ctx, p, int(action.Count), named(action, releaseMeta), named(action, drainMeta))
+}
+
+// named are the nodes that an action's meta names.
+func named(action sdk.ScalingAction, meta string) []string {
+	if names, ok := action.Meta[meta].(string); ok && names != "" {
+		return strings.Split(names, ",")
 	}
-	return p.Shrink(ctx, int(action.Count), release)
+	return nil
+}
+
+// shrink drains nodes and lets nodes go. Where nodes are drained, no others go
+// but those that are named: one that could not be drained is not made up for.
+func shrink(ctx context.Context, p pool.Pool, count int, release, drain []string) error {
+	if len(drain) == 0 {
+		return p.Shrink(ctx, count, release)
+	}
+	drained := p.Drain(ctx, drain)
+	nodes, err := p.Nodes()
+	if err != nil || len(release) == 0 {
+		return errors.Join(drained, err)
+	}
+	present := 0
+	for _, n := range nodes {
+		if !n.Leaving {
+			present++
+		}
+	}
+	return errors.Join(drained, p.Shrink(ctx, present-len(release), release))
 }

@@ -87,6 +87,8 @@ type CommandMachine struct {
 	Address string `json:"address,omitempty"`
 	// Interrupted: it is taken away soon (a spot interruption, maintenance).
 	Interrupted bool `json:"interrupted,omitempty"`
+	// AtRisk: it may be taken away soon (a cloud's rebalance advice).
+	AtRisk bool `json:"at_risk,omitempty"`
 }
 
 // CommandError is why an action was not done.
@@ -123,7 +125,7 @@ func (m commandMaker) List(ctx context.Context) ([]Machine, string, error) {
 		if len(c.Node) > maxText || len(c.Address) > maxText {
 			return nil, "", wrong(i, "node and address", fmt.Sprintf("%d and %d bytes", len(c.Node), len(c.Address)), fmt.Sprintf("are texts of up to %d bytes", maxText))
 		}
-		all = append(all, Machine{ID: c.ID, Node: c.Node, Address: c.Address, Interrupted: c.Interrupted})
+		all = append(all, Machine{ID: c.ID, Node: c.Node, Address: c.Address, Interrupted: c.Interrupted, AtRisk: c.AtRisk})
 	}
 	return all, "", nil
 }

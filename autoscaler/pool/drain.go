@@ -5,10 +5,7 @@ package pool
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
-
-	"github.com/hashicorp/nomad/api"
 )
 
 // Pool makes the nodes of one pool come and go. Its nodes are counted once:
@@ -20,11 +17,28 @@ type Pool interface {
 	Grow(ctx context.Context, now time.Time, count int) error
 	// Shrink marks all but count nodes to go: only ones without work, the wanted first.
 	Shrink(ctx context.Context, count int, wanted []string) error
+	// Drain marks nodes to go whose work has leave to move: it is asked to stop
+	// at a checkpoint, and the nodes go once they are empty. A node with other
+	// work stays, and the error says why.
+	Drain(ctx context.Context, names []string) error
 	// Tend moves on what is in progress; it is to be called now and then.
 	Tend(ctx context.Context, now time.Time) error
 	// Resting says why nothing can be bought here now; empty where it can.
 	Resting(now time.Time) (string, error)
+	// History is what the pool's makers have done to it lately.
+	History(now time.Time) (History, error)
 }
+
+// History is what a pool's price does not tell.
+type History struct {
+	// Refused is when nodes that were asked for last did not come; zero: never, or long ago.
+	Refused time.Time
+	// Interrupted is how many nodes were taken away within memory.
+	Interrupted int
+}
+
+// memory is how long an interruption counts.
+const memory = 6 * time.Hour
 
 // Node is one node of a pool.
 type Node struct {
@@ -32,6 +46,10 @@ type Node struct {
 	Name string
 	// Ready: Nomad has it. Leaving: it takes no more work and goes when it is empty.
 	Ready, Leaving bool
+	// Since is when it was asked for, or first seen.
+	Since time.Time
+	// AtRisk: its maker expects to take it away, and has not said when.
+	AtRisk bool
 }
 
 // situation is what is known of one node.
@@ -44,6 +62,9 @@ type situation struct {
 	Leaving, Ending bool
 	// Doomed: its machine is taken away whether it has work or not.
 	Doomed bool
+	// Moving: what runs there was asked to stop and may not come back.
+	// Draining: Nomad still drains it.
+	Moving, Draining bool
 	// Age is the time since it was asked for, Start the most it may take to be ready.
 	Age, Start time.Duration
 }
@@ -59,6 +80,7 @@ const (
 	welcome       // it came up
 	giveUp        // it did not come up in time
 	evacuate      // it will be taken away: no more work there, what runs is asked to stop
+	ask           // what runs there is asked to stop once more: the first time was not heard
 )
 
 // next decides on one node. A node that was let go goes only while nothing
@@ -79,7 +101,9 @@ func next(s situation, idle func() (bool, error)) (move, error) {
 			return stay, err
 		case empty:
 			return remove, nil
-		case s.Doomed:
+		case s.Moving && !s.Draining:
+			return ask, nil
+		case s.Doomed || s.Moving:
 			return stay, nil
 		}
 		return keep, nil
@@ -118,88 +142,6 @@ func release(names []string, count int, wanted []string, idle func(name string) 
 	}
 	if surplus > 0 {
 		return fmt.Errorf("%d of the nodes to let go have work; they stay", surplus)
-	}
-	return nil
-}
-
-// nomadNodes is Nomad's side of a pool's nodes.
-type nomadNodes struct{ client *api.Client }
-
-func (n nomadNodes) list(ctx context.Context) ([]*api.NodeListStub, error) {
-	nodes, _, err := n.client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", err)
-	}
-	return nodes, nil
-}
-
-// newest is the youngest node that a test holds for: a name is used again.
-func newest(nodes []*api.NodeListStub, is func(*api.NodeListStub) bool) *api.NodeListStub {
-	var found *api.NodeListStub
-	for _, n := range nodes {
-		if n != nil && is(n) && (found == nil || n.CreateIndex > found.CreateIndex) {
-			found = n
-		}
-	}
-	return found
-}
-
-// node finds a node by its name; nil where Nomad has none.
-func (n nomadNodes) node(ctx context.Context, name string) (*api.NodeListStub, error) {
-	nodes, err := n.list(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return newest(nodes, func(s *api.NodeListStub) bool { return s.Name == name }), nil
-}
-
-// idle reports whether nothing runs or is placed on a node.
-func (n nomadNodes) idle(ctx context.Context, name string) (bool, error) {
-	node, err := n.node(ctx, name)
-	if err != nil || node == nil {
-		return err == nil, err
-	}
-	allocs, _, err := n.client.Nodes().Allocations(node.ID, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return false, fmt.Errorf("list what runs on %s: %w", name, err)
-	}
-	for _, a := range allocs {
-		if !a.ClientTerminalStatus() {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-func (n nomadNodes) eligible(ctx context.Context, name string, yes bool) error {
-	node, err := n.node(ctx, name)
-	if err != nil || node == nil {
-		return err
-	}
-	if _, err := n.client.Nodes().ToggleEligibility(node.ID, yes, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return fmt.Errorf("make %s eligible %t: %w", name, yes, err)
-	}
-	return nil
-}
-
-// drain lets a node take no more work, and asks what runs there to stop: each
-// task gets its kill_signal and kill_timeout, the time for a checkpoint. Batch
-// work, which Nomad lets run until the deadline, is asked after it.
-func (n nomadNodes) drain(ctx context.Context, name string, deadline time.Duration) error {
-	node, err := n.node(ctx, name)
-	if err != nil || node == nil {
-		return err
-	}
-	if _, err := n.client.Nodes().UpdateDrain(node.ID, &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: true}, false, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return fmt.Errorf("drain %s: %w", name, err)
-	}
-	return nil
-}
-
-// purge takes a node that is gone out of Nomad.
-func (n nomadNodes) purge(ctx context.Context, id, name string) error {
-	if _, _, err := n.client.Nodes().Purge(id, (&api.QueryOptions{}).WithContext(ctx)); err != nil && !strings.Contains(err.Error(), "404") {
-		return fmt.Errorf("take node %s out of Nomad: %w", name, err)
 	}
 	return nil
 }

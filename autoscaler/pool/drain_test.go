@@ -4,6 +4,7 @@ package pool
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -26,6 +27,9 @@ func TestWhatIsDoneWithANode(t *testing.T) {
 		"it will be taken away":                  {situation{Exists: true, Ready: true, Doomed: true}, false, evacuate},
 		"it will be taken away and work goes on": {situation{Exists: true, Ready: true, Doomed: true, Leaving: true}, false, stay},
 		"it will be taken away and is empty":     {situation{Exists: true, Ready: true, Doomed: true, Leaving: true}, true, remove},
+		"its work was asked to stop":             {situation{Exists: true, Ready: true, Leaving: true, Moving: true, Draining: true}, false, stay},
+		"its work has stopped":                   {situation{Exists: true, Ready: true, Leaving: true, Moving: true, Draining: true}, true, remove},
+		"its work was not asked after all":       {situation{Exists: true, Ready: true, Leaving: true, Moving: true}, false, ask},
 		"it came up":                             {situation{Exists: true, Up: true, Age: early, Start: time.Minute}, true, welcome},
 		"it came up late":                        {situation{Exists: true, Up: true, Age: late, Start: time.Minute}, true, welcome},
 		"it did not come up":                     {situation{Exists: true, Age: late, Start: time.Minute}, true, giveUp},
@@ -77,4 +81,13 @@ func TestANodeWithWorkIsNeverLetGo(t *testing.T) {
 			t.Fatalf("error %v with %d to go and %d idle", err, surplus, idle)
 		}
 	})
+}
+
+// show is what of nodes most tests look at: name, ready, leaving.
+func show(nodes []Node) string {
+	all := []string{}
+	for _, n := range nodes {
+		all = append(all, fmt.Sprintf("{%s %t %t}", n.Name, n.Ready, n.Leaving))
+	}
+	return fmt.Sprint(all)
 }

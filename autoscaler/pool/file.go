@@ -6,6 +6,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,35 +23,7 @@ import (
 type File struct {
 	Pools  []Definition `hcl:"pool,block"`
 	Budget *Budget      `hcl:"budget,block"`
-}
-
-// Budget bounds what all pools together may cost.
-type Budget struct {
-	// PerHour is in the currency of the pools' prices.
-	PerHour float64 `hcl:"per_hour"`
-}
-
-// validate: what the pools' minima cost is spent whatever waits.
-func (f *File) validateBudget() error {
-	if f.Budget == nil {
-		return nil
-	}
-	least := 0.0
-	for _, p := range f.Pools {
-		least += float64(p.Min) * p.Price
-	}
-	if !(f.Budget.PerHour > 0) || f.Budget.PerHour < least {
-		return fmt.Errorf("budget: per_hour: %g; allowed is more than 0, and not less than the pools' minima cost, %g", f.Budget.PerHour, least)
-	}
-	return nil
-}
-
-// Spend is the budget for the planner; without a block there is no limit.
-func (f *File) Spend() plan.Budget {
-	if f.Budget == nil {
-		return plan.Budget{}
-	}
-	return plan.Budget{PerHour: f.Budget.PerHour}
+	Curve  *Curve       `hcl:"curve,block"`
 }
 
 // Definition is one pool of the file.
@@ -71,6 +44,11 @@ type Definition struct {
 	Shape        Shape   `hcl:"shape,block"`
 	// RetryAfter is how long nothing is bought here after a refusal or a node that did not come up.
 	RetryAfter string `hcl:"retry_after,optional"`
+	// Penalty is how much dearer, as a share, each interruption of the last
+	// hours makes the pool look.
+	Penalty     *float64     `hcl:"interruption_penalty,optional"`
+	Billing     *Billing     `hcl:"billing,block"`
+	Maintenance *Maintenance `hcl:"maintenance,block"`
 	// Period is how often the maker of machines is asked what there is.
 	Period  string   `hcl:"period,optional"`
 	Local   *Local   `hcl:"local,block"`
@@ -155,7 +133,7 @@ func ReadFile(path string) (*File, error) {
 	if len(f.Pools) == 0 {
 		errs = append(errs, errors.New("no pool is defined; allowed is one pool block or more"))
 	}
-	errs = append(errs, f.validateBudget())
+	errs = append(errs, f.validateBudget(), f.Curve.validate())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("pools file %s: %w", path, err)
 	}
@@ -182,7 +160,7 @@ func (p *Definition) validate() error {
 	if p.Lifecycle != plan.Spot && p.Lifecycle != plan.OnDemand {
 		wrong("lifecycle", fmt.Sprintf("%q", p.Lifecycle), `are "spot" and "on-demand"`)
 	}
-	if p.Price < 0 {
+	if !(p.Price >= 0) || math.IsInf(p.Price, 0) {
 		wrong("price", p.Price, "are 0 and more, for a node and hour")
 	}
 	if p.Min < 0 || p.Max < p.Min {
@@ -213,6 +191,11 @@ func (p *Definition) validate() error {
 		}
 		*v.to = d
 	}
+	if v := p.Penalty; v != nil && !(*v >= 0 && *v <= 1) {
+		wrong("interruption_penalty", *v, "are 0 (none) to 1, such as 0.02")
+	}
+	errs = append(errs, p.Billing.validate(p.Name)...)
+	errs = append(errs, p.Maintenance.validate(p.Name, p.Kind)...)
 	errs = append(errs, p.validateMaker()...)
 	return errors.Join(errs...)
 }
@@ -275,9 +258,24 @@ func (p *Definition) Plan() plan.Pool {
 	if shape.Memory == 0 {
 		shape.Memory = 1 << 30
 	}
-	return plan.Pool{Name: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, Min: p.Min, Max: p.Max, Shape: shape, IdleTime: p.idle, Headroom: p.Headroom,
+	pool := plan.Pool{Name: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, Min: p.Min, Max: p.Max, Shape: shape, IdleTime: p.idle, Headroom: p.Headroom,
+		Retry: p.retry, Penalty: defaultPenalty, NoDrain: p.Kind == "target",
 		Where: plan.Where{NodePool: p.Select.NodePool, Class: p.Select.NodeClass, Datacenter: p.Select.Datacenter}}
+	if p.Penalty != nil {
+		pool.Penalty = *p.Penalty
+	}
+	if b := p.Billing; b != nil {
+		pool.Increment, pool.Minimum, pool.Margin = b.increment, b.minimum, b.margin
+	}
+	return pool
 }
+
+// defaultPenalty is what the replay of recorded spot zones is made with.
+const defaultPenalty = 0.02
+
+// Patience is how long a node may take to be ready, and how long the pool rests
+// when one was not.
+func (p *Definition) Patience() (start, rest time.Duration) { return p.start, p.retry }
 
 // Find returns a pool by its name.
 func (f *File) Find(name string) (*Definition, error) {

@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,8 +58,27 @@ func TestAGoodFileIsRead(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, plan.Budget{PerHour: 200}, f.Spend())
 	must.Eq(t, 0.05, f.Pools[0].Plan().Headroom)
+	f, err = readText(t, strings.Replace(good, "max       = 1", `max = 1
+  retry_after          = "3m"
+  interruption_penalty = 0.1
+  billing {
+    increment = "1h"
+    minimum   = "2h"
+    margin    = "5m"
+  }`, 1)+"budget {\n  namespaces = { research = 50 }\n}\n")
+	must.NoError(t, err)
+	planned = f.Pools[0].Plan()
+	must.Eq(t, []time.Duration{time.Hour, 2 * time.Hour, 5 * time.Minute, 3 * time.Minute}, []time.Duration{planned.Increment, planned.Minimum, planned.Margin, planned.Retry})
+	must.Eq(t, 0.1, planned.Penalty)
+	must.False(t, planned.NoDrain)
+	must.Eq(t, plan.Budget{Namespaces: map[string]float64{"research": 50}}, f.Spend())
 	_, err = f.Find("other")
 	must.ErrorContains(t, err, `pool: "other"; allowed are ["spot"]`)
+}
+
+// window is a maintenance block.
+func window(start, duration, want string) string {
+	return fmt.Sprintf("  maintenance {\n    start = %q\n    duration = %q\n    want = { %s }\n  }\n", start, duration, want)
 }
 
 func TestEachFaultOfAFileIsNamed(t *testing.T) {
@@ -72,6 +92,18 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 		"headroom":                        {`max       = 1`, "max = 1\n  headroom = 1.5", "headroom: 1.5; allowed are 0 (none) to 1"},
 		"a budget of nothing":             {`pool "spot" {`, "budget {\n  per_hour = 0\n}\npool \"spot\" {", "budget: per_hour: 0; allowed is more than 0"},
 		"a budget that the minima exceed": {"\n" + `pool "spot" {` + "\n  kind", "\nbudget {\n  per_hour = 12\n}\npool \"spot\" {\n  min = 1\n  kind", "budget: per_hour: 12; allowed is more than 0, and not less than the pools' minima cost, 12.5"},
+		"an empty budget":                 {"\n" + `pool "spot" {` + "\n  kind", "\nbudget {}\npool \"spot\" {\n  kind", "budget: empty; allowed are per_hour, namespaces or both"},
+		"a namespace's budget":            {"\n" + `pool "spot" {` + "\n  kind", "\nbudget {\n  namespaces = { a = -1 }\n}\npool \"spot\" {\n  kind", `budget: namespaces: "a" = -1; allowed is`},
+		"a billing increment":             {`max       = 1`, "max = 1\n  billing {\n    increment = \"0s\"\n  }", `billing.increment: "0s"; allowed is a duration above 0`},
+		"a margin over the increment":     {`max       = 1`, "max = 1\n  billing {\n    increment = \"1m\"\n    margin = \"1h\"\n  }", `billing.margin: "1h"; allowed is not more than billing.increment, "1m"`},
+		"a penalty":                       {`max       = 1`, "max = 1\n  interruption_penalty = 2", "interruption_penalty: 2; allowed are 0 (none) to 1"},
+		"a window's start":                {`max       = 1`, "max = 1\n" + window("SAT 02:00", "4h", `"meta.image" = "2"`), `maintenance.start: "SAT 02:00"; allowed is a cron expression`},
+		"a window's duration":             {`max       = 1`, "max = 1\n" + window("0 2 * * SAT", "4", `"meta.image" = "2"`), `maintenance.duration: "4"; allowed is a duration`},
+		"an attribute that is none":       {`max       = 1`, "max = 1\n" + window("0 2 * * SAT", "4h", `"image" = "2"`), `maintenance.want: "image"; allowed are attr.NAME, meta.NAME and device.NAME`},
+		"nothing that is wanted":          {`max       = 1`, "max = 1\n" + window("0 2 * * SAT", "4h", ``), `maintenance.want: empty`},
+		"a curve of too few hours":        {"\n" + `pool "spot" {` + "\n  kind", "\ncurve {\n  price = [1, 2]\n}\npool \"spot\" {\n  kind", "curve: price: 2 values; allowed are 24"},
+		"a curve of nothing":              {"\n" + `pool "spot" {` + "\n  kind", "\ncurve {}\npool \"spot\" {\n  kind", "curve: price, carbon and file: none"},
+		"a curve's file":                  {"\n" + `pool "spot" {` + "\n  kind", "\ncurve {\n  file = \"curve.csv\"\n}\npool \"spot\" {\n  kind", `curve: file: "curve.csv"; allowed is an absolute path`},
 		"idle time":                       {`"5m"`, `"soon"`, `idle_time: "soon"`},
 		"no selection":                    {`node_pool = "gpu"`, ``, "select: empty"},
 		"no GPUs":                         {`gpus = 8`, `gpus = 0`, "shape.gpus: 0"},
@@ -91,4 +123,44 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 	must.ErrorContains(t, err, `pool "spot": it is defined twice`)
 	_, err = readText(t, "")
 	must.ErrorContains(t, err, "no pool is defined")
+}
+
+func TestEachPoolsFileOfTheReferenceIsLoaded(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	must.NoError(t, err)
+	loaded := 0
+	for i, block := range strings.Split(string(text), "```hcl\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.HasPrefix(block, "# pools.hcl") {
+			continue
+		}
+		_, err := readText(t, block)
+		must.NoError(t, err, must.Sprintf("block %d", i+1))
+		loaded++
+	}
+	must.Positive(t, loaded)
+}
+
+func FuzzPoolsFile(f *testing.F) {
+	f.Add(good)
+	f.Add("budget {\n  namespaces = { a = 1 }\n}\ncurve {\n  price = [1]\n}\n" + strings.Replace(good, "max       = 1", "max = 1\n"+window("0 2 * * SAT", "4h", `"meta.image" = "2"`), 1))
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "pools.hcl")
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		file, err := ReadFile(path)
+		if err != nil {
+			return
+		}
+		budget := file.Spend().PerHour
+		least := 0.0
+		for i := range file.Pools {
+			p := file.Pools[i].Plan()
+			must.True(t, p.Min >= 0 && p.Max >= p.Min && p.Price >= 0 && p.Shape.GPUs > 0 && p.IdleTime >= 0 && p.Retry >= 0 && p.Increment >= 0 && p.Minimum >= 0)
+			least += float64(p.Min) * p.Price
+			if w := file.Pools[i].Maintenance.Open(time.Unix(1e9, 0)); w != nil {
+				must.Positive(t, w.AtOnce)
+			}
+		}
+		must.True(t, budget == 0 || budget >= least)
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -20,6 +21,19 @@ type ledger struct {
 	Order *order `json:"order,omitempty"`
 	// Rest is since when and why nothing is bought.
 	Rest *rest `json:"rest,omitempty"`
+	// Interrupted is when nodes were taken away, within memory.
+	Interrupted []time.Time `json:"interrupted,omitempty"`
+}
+
+// maxInterruptions bounds how many are remembered.
+const maxInterruptions = 1000
+
+// interrupt notes that a node was taken away.
+func (l *ledger) interrupt(now time.Time) {
+	l.Interrupted = slices.DeleteFunc(append(l.Interrupted, now), func(t time.Time) bool { return now.Sub(t) > memory })
+	if over := len(l.Interrupted) - maxInterruptions; over > 0 {
+		l.Interrupted = l.Interrupted[over:]
+	}
 }
 
 type entry struct {
@@ -29,6 +43,8 @@ type entry struct {
 	Leaving bool      `json:"leaving"`
 	Ending  bool      `json:"ending"`
 	Doomed  bool      `json:"doomed"`
+	Moving  bool      `json:"moving,omitempty"`  // what runs there was asked to stop
+	AtRisk  bool      `json:"at_risk,omitempty"` // it may be taken away soon
 	Pending bool      `json:"pending,omitempty"`
 }
 
@@ -38,6 +54,7 @@ type order struct {
 }
 
 type rest struct {
+	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
 	Reason string    `json:"reason"`
 }

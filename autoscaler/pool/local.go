@@ -4,7 +4,6 @@ package pool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -51,7 +50,7 @@ func (p *LocalPool) Nodes() ([]Node, error) {
 			return nil, err
 		}
 		if r != nil {
-			nodes = append(nodes, Node{Name: s.Name, Ready: r.Ready, Leaving: r.Leaving})
+			nodes = append(nodes, Node{Name: s.Name, Ready: r.Ready, Leaving: r.Leaving, Since: r.Started})
 		}
 	}
 	return nodes, nil
@@ -60,8 +59,11 @@ func (p *LocalPool) Nodes() ([]Node, error) {
 // Grow brings the pool to at least count nodes, and returns when they are
 // started: first those on their way out are kept, then free slots are used.
 func (p *LocalPool) Grow(ctx context.Context, now time.Time, count int) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	have := 0
 	records := map[string]*record{}
 	for _, s := range p.definition.Local.Slots {
@@ -76,7 +78,7 @@ func (p *LocalPool) Grow(ctx context.Context, now time.Time, count int) error {
 	}
 	for _, s := range p.definition.Local.Slots {
 		r := records[s.Name]
-		if have >= count || r == nil || !r.Leaving || r.Ending || !r.alive() {
+		if have >= count || r == nil || !r.Leaving || r.Ending || r.Moving || !r.Process.alive() {
 			continue
 		}
 		if err := p.nomad.eligible(ctx, s.Name, true); err != nil {
@@ -130,10 +132,10 @@ func (p *LocalPool) start(s Slot, now time.Time) error {
 		return err
 	}
 	// Before it is waited for: one that has ended at once is still told by its number.
-	created, err := createdAt(cmd.Process.Pid)
+	is, err := processOf(cmd.Process.Pid)
 	go cmd.Wait()
 	if err == nil {
-		err = p.save(s.Name, &record{PID: cmd.Process.Pid, Created: created, Started: now})
+		err = p.save(s.Name, &record{Process: is, Started: now})
 	}
 	if err != nil {
 		cmd.Process.Kill()
@@ -143,42 +145,17 @@ func (p *LocalPool) start(s Slot, now time.Time) error {
 	return nil
 }
 
-// Shrink lets go all but count nodes: only ones without work, the wanted
-// first. It marks them; Tend does the rest.
-func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var names []string
-	records := map[string]*record{}
-	for _, s := range p.definition.Local.Slots {
-		r, err := p.load(s.Name)
-		if err != nil {
-			return err
-		}
-		if r != nil && !r.Leaving {
-			names = append(names, s.Name)
-			records[s.Name] = r
-		}
-	}
-	idle := func(name string) (bool, error) { return p.nomad.idle(ctx, name) }
-	return release(names, count, wanted, idle, func(name string) error {
-		r := records[name]
-		if r.Ready {
-			if err := p.nomad.eligible(ctx, name, false); err != nil {
-				return err
-			}
-		}
-		r.Leaving, r.Reason = true, "not needed"
-		p.logger.Info("lets a node go", "node", name)
-		return p.save(name, r)
-	})
-}
+// History is empty: a slot that failed rests by itself, and no node is taken away.
+func (p *LocalPool) History(time.Time) (History, error) { return History{}, nil }
 
 // Tend moves on what is in progress: nodes that came up, that did not come
 // up in time, that are empty and go. It is to be called now and then.
 func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	nodes, err := p.nomad.list(ctx)
 	if err != nil {
 		return err
@@ -196,12 +173,17 @@ func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 }
 
 func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, n *api.NodeListStub) error {
-	what, err := next(situation{Exists: r.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
-		Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
+	if err := p.nomad.close(ctx, n, r.Leaving && !r.Ending); err != nil {
+		return err
+	}
+	what, err := next(situation{Exists: r.Process.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
+		Moving: r.Moving, Draining: n != nil && n.Drain, Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
 	if err != nil {
 		return err
 	}
 	switch what {
+	case ask:
+		return p.vacate(ctx, s.Name, r)
 	case forget:
 		if !r.Leaving {
 			p.logger.Warn("the process of a node has ended", "node", s.Name, "last words", p.lastWords(s.Name))
@@ -251,37 +233,13 @@ func (p *LocalPool) Resting(now time.Time) (string, error) {
 	return fmt.Sprintf("node %s ended or did not come up; it is tried again after %s", strings.Join(failed, ", "), failurePause), nil
 }
 
-// noteFailure keeps when a slot's node ended without being asked to, for the
-// other plugins too: each is a process of its own.
-func (p *LocalPool) noteFailure(name string, now time.Time) error {
-	text, err := now.MarshalText()
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(p.failurePath(name), text, 0o600)
-}
-
-// failedAt is when a slot's node failed last; the zero time where it did not,
-// or where that cannot be read: then the slot is tried.
-func (p *LocalPool) failedAt(name string) (at time.Time) {
-	text, err := os.ReadFile(p.failurePath(name))
-	if err != nil || at.UnmarshalText(text) != nil {
-		return time.Time{}
-	}
-	return at
-}
-
-func (p *LocalPool) failurePath(name string) string {
-	return filepath.Join(p.definition.Local.Dir, name+".failed")
-}
-
 // remove ends the client's process and takes its node and its files away.
 func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeListStub) error {
 	r.Leaving, r.Ending = true, true
 	if err := p.save(s.Name, r); err != nil {
 		return err
 	}
-	if err := r.end(ctx); err != nil {
+	if err := r.Process.end(ctx); err != nil {
 		return fmt.Errorf("end node %s: %w", s.Name, err)
 	}
 	if n != nil {
@@ -297,45 +255,4 @@ func (p *LocalPool) remove(ctx context.Context, s Slot, r *record, n *api.NodeLi
 	}
 	p.logger.Info("a node is gone", "node", s.Name)
 	return os.Remove(p.path(s.Name))
-}
-
-// lastWords is the last line of a node's log.
-func (p *LocalPool) lastWords(name string) string {
-	data, err := os.ReadFile(filepath.Join(p.definition.Local.Dir, name+".log"))
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return lines[len(lines)-1]
-}
-
-func (p *LocalPool) path(name string) string {
-	return filepath.Join(p.definition.Local.Dir, name+".json")
-}
-
-func (p *LocalPool) load(name string) (*record, error) {
-	data, err := os.ReadFile(p.path(name))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var r record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w", p.path(name), err)
-	}
-	return &r, nil
-}
-
-func (p *LocalPool) save(name string, r *record) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	partial := p.path(name) + ".partial"
-	if err := os.WriteFile(partial, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(partial, p.path(name))
 }

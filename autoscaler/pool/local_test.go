@@ -3,9 +3,9 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,7 +26,10 @@ type fakeNomad struct {
 	mu    sync.Mutex
 	nodes map[string]*api.NodeListStub
 	busy  map[string]bool
-	did   []string
+	leave map[string]bool // what runs there may be moved
+	// kind is the type of the job that keeps a node busy; service where it says none.
+	kind map[string]string
+	did  []string
 }
 
 func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,6 +38,9 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
 	var out any = map[string]any{}
 	switch {
+	case parts[0] == "acl":
+		http.Error(w, "ACL support disabled", http.StatusBadRequest)
+		return
 	case parts[0] == "nodes":
 		all := []*api.NodeListStub{}
 		for _, n := range f.nodes {
@@ -44,15 +50,22 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case parts[2] == "allocations":
 		allocs := []*api.Allocation{}
 		if f.busy[parts[1]] {
-			allocs = append(allocs, &api.Allocation{ClientStatus: "running"})
+			kind := cmp.Or(f.kind[parts[1]], "service")
+			a := &api.Allocation{ID: "a1", JobID: "train", ClientStatus: "running", Job: &api.Job{Type: &kind}}
+			if f.leave[parts[1]] {
+				a.Job.Meta = map[string]string{"gpu.move": "yes"}
+			}
+			allocs = append(allocs, a)
 		}
 		out = allocs
 	case parts[2] == "eligibility":
 		var request struct{ Eligibility string }
 		json.NewDecoder(r.Body).Decode(&request)
 		f.did = append(f.did, parts[1]+" "+request.Eligibility)
+		f.nodes[parts[1]].SchedulingEligibility = request.Eligibility
 	case parts[2] == "drain":
 		f.did = append(f.did, parts[1]+" drains")
+		f.nodes[parts[1]].Drain = true
 	case parts[2] == "purge":
 		f.did = append(f.did, parts[1]+" purged")
 		delete(f.nodes, parts[1])
@@ -104,7 +117,7 @@ func newBench(t *testing.T, command ...string) *bench {
 	t.Cleanup(func() {
 		for _, s := range b.def.Local.Slots {
 			if r, err := b.pool.load(s.Name); err == nil && r != nil {
-				r.end(context.Background())
+				r.Process.end(context.Background())
 			}
 		}
 	})
@@ -122,7 +135,7 @@ func (b *bench) nodes() string {
 	b.t.Helper()
 	nodes, err := b.pool.Nodes()
 	must.NoError(b.t, err)
-	return fmt.Sprint(nodes)
+	return show(nodes)
 }
 
 func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
@@ -131,7 +144,7 @@ func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
 	must.Eq(t, "[{s1 false false} {s2 false false}]", b.nodes())
 	before, err := b.pool.load("s1")
 	must.NoError(t, err)
-	must.True(t, before.alive())
+	must.True(t, before.Process.alive())
 	b.pool = b.make()
 	b.fake.join("s1")
 	b.tend(time.Now())
@@ -139,7 +152,7 @@ func TestAPoolGrowsAndIsFoundAgainByTheNextLifeOfThePlugin(t *testing.T) {
 	must.NoError(t, b.grow(2))
 	after, err := b.pool.load("s1")
 	must.NoError(t, err)
-	must.Eq(t, before.PID, after.PID, must.Sprint("a node is started twice"))
+	must.Eq(t, before.Process, after.Process, must.Sprint("a node is started twice"))
 	must.ErrorContains(t, b.grow(3), "2 nodes of 3")
 }
 
@@ -156,9 +169,20 @@ func TestOnlyNodesWithoutWorkGoAndTheyGoWhole(t *testing.T) {
 	must.NoError(t, err)
 	b.tend(time.Now())
 	must.Eq(t, "[{s1 true false}]", b.nodes())
-	must.False(t, r.alive())
+	must.False(t, r.Process.alive())
 	must.FileNotExists(t, b.def.Local.Slots[1].DataDir)
 	must.Eq(t, "s2 ineligible, s2 purged", b.fake.done())
+}
+
+func TestASystemJobKeepsNoNode(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.grow(1))
+	b.fake.join("s1")
+	b.tend(time.Now())
+	b.fake.busy["s1"], b.fake.kind = true, map[string]string{"s1": "system"}
+	must.NoError(t, b.pool.Shrink(t.Context(), 0, []string{"s1"}))
+	b.tend(time.Now())
+	must.Eq(t, "[]", b.nodes())
 }
 
 func TestANodeThatGotWorkMeanwhileOrIsWantedAgainStays(t *testing.T) {
@@ -191,19 +215,22 @@ func TestANodeThatDoesNotComeUpIsGivenUpAndItsSlotRests(t *testing.T) {
 	must.Eq(t, "[{s2 false false}]", b.nodes(), must.Sprint("the other slot is tried"))
 }
 
+// The times are the test's own: a machine that stood still meanwhile, or whose
+// clock was put right, changes nothing.
 func TestANodeThatEndsByItselfIsSeen(t *testing.T) {
 	b := newBench(t, "/bin/true")
+	now := time.Now()
 	must.NoError(t, b.grow(1))
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
-		b.tend(time.Now())
+		b.tend(now)
 		return b.nodes() == "[]"
-	}), wait.Timeout(20*time.Second), wait.Gap(20*time.Millisecond)))
-	must.NoError(t, b.pool.noteFailure("s2", time.Now()))
-	must.ErrorContains(t, b.grow(1), "node s1 failed a moment ago")
-	why, err := b.make().Resting(time.Now())
+	}), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)))
+	must.NoError(t, b.pool.noteFailure("s2", now))
+	must.ErrorContains(t, b.pool.Grow(t.Context(), now.Add(time.Second), 1), "node s1 failed a moment ago")
+	why, err := b.make().Resting(now.Add(time.Second))
 	must.NoError(t, err)
 	must.StrContains(t, why, "node s1, s2 ended or did not come up")
-	why, err = b.make().Resting(time.Now().Add(failurePause))
+	why, err = b.make().Resting(now.Add(failurePause))
 	must.NoError(t, err)
 	must.Eq(t, "", why)
 }
@@ -213,10 +240,34 @@ func TestAnotherProcessWithTheNumberIsNotTakenForTheNode(t *testing.T) {
 	must.NoError(t, b.grow(1))
 	r, err := b.pool.load("s1")
 	must.NoError(t, err)
-	other := *r
-	other.Created -= 1000
-	must.True(t, r.alive())
-	must.False(t, other.alive())
-	must.NoError(t, other.end(t.Context()))
-	must.True(t, r.alive(), must.Sprint("it was killed"))
+	must.True(t, r.Process.alive())
+	for name, other := range map[string]process{
+		"a later one":                       {PID: r.Process.PID, Ticks: r.Process.Ticks - 1, Boot: r.Process.Boot},
+		"one of before the machine's start": {PID: r.Process.PID, Ticks: r.Process.Ticks, Boot: "another"},
+	} {
+		must.False(t, other.alive(), must.Sprint(name))
+		must.NoError(t, other.end(t.Context()))
+	}
+	must.True(t, r.Process.alive(), must.Sprint("it was killed"))
+}
+
+func TestANodeOfThisMachineWhoseWorkMayMoveIsDrained(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.grow(1))
+	b.fake.join("s1")
+	b.tend(time.Now())
+	b.fake.busy["s1"] = true
+	must.ErrorContains(t, b.pool.Drain(t.Context(), []string{"s1"}), "no leave to move")
+	must.Eq(t, "[{s1 true false}]", b.nodes())
+	b.fake.leave = map[string]bool{"s1": true}
+	must.NoError(t, b.pool.Drain(t.Context(), []string{"s1"}))
+	must.Eq(t, "[{s1 true true}]", b.nodes())
+	b.tend(time.Now())
+	must.Eq(t, "[{s1 true true}]", b.nodes())
+	must.NoError(t, b.grow(1))
+	must.Eq(t, "[{s1 true true} {s2 false false}]", b.nodes(), must.Sprint("it is not kept"))
+	delete(b.fake.busy, "s1")
+	b.tend(time.Now())
+	must.Eq(t, "[{s2 false false}]", b.nodes())
+	must.Eq(t, "s1 ineligible, s1 eligible, s1 ineligible, s1 drains, s1 purged", b.fake.done())
 }

@@ -25,6 +25,8 @@ type Machine struct {
 	Node, Address string
 	// Interrupted: it is taken away soon, whether it has work or not.
 	Interrupted bool
+	// AtRisk: it may be taken away soon, and is better replaced before.
+	AtRisk bool
 	// Pending: it stands for one that was asked for; its id is no machine's yet.
 	Pending bool
 }
@@ -78,7 +80,7 @@ func (p *MachinePool) Nodes() ([]Node, error) {
 	var nodes []Node
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
 		e := l.Machines[id]
-		nodes = append(nodes, Node{Name: cmp.Or(e.Node, id), Ready: e.Ready, Leaving: e.Leaving})
+		nodes = append(nodes, Node{Name: cmp.Or(e.Node, id), Ready: e.Ready, Leaving: e.Leaving, Since: e.Since, AtRisk: e.AtRisk})
 	}
 	return nodes, nil
 }
@@ -90,6 +92,23 @@ func (p *MachinePool) Resting(now time.Time) (string, error) {
 		return "", err
 	}
 	return l.Rest.Reason, nil
+}
+
+// History reads the ledger.
+func (p *MachinePool) History(now time.Time) (h History, err error) {
+	l, err := p.store.load()
+	if err != nil {
+		return h, err
+	}
+	if l.Rest != nil {
+		h.Refused = l.Rest.Since
+	}
+	for _, t := range l.Interrupted {
+		if now.Sub(t) <= memory {
+			h.Interrupted++
+		}
+	}
+	return h, nil
 }
 
 // reconcile brings the ledger up to what the maker has: it alone knows.
@@ -120,7 +139,7 @@ func (p *MachinePool) reconcile(ctx context.Context, now time.Time) (*ledger, ma
 			e = &entry{Since: now, Pending: m.Pending, Leaving: m.Interrupted && stub == nil || stub != nil && stub.SchedulingEligibility == api.NodeSchedulingIneligible}
 			l.Machines[m.ID] = e
 		}
-		e.Doomed = e.Doomed || m.Interrupted
+		e.Doomed, e.AtRisk = e.Doomed || m.Interrupted, m.AtRisk
 		e.Node = cmp.Or(m.Node, e.Node)
 		if stub != nil {
 			e.Node, stubs[m.ID] = stub.Name, stub
@@ -130,6 +149,7 @@ func (p *MachinePool) reconcile(ctx context.Context, now time.Time) (*ledger, ma
 		if e := l.Machines[id]; !there[id] {
 			if !e.Leaving && !e.Pending {
 				p.logger.Warn("a machine is gone that was not let go", "machine", id, "node", e.Node)
+				l.interrupt(now)
 			}
 			delete(l.Machines, id)
 			if stub := newest(nodes, func(n *api.NodeListStub) bool { return e.Node != "" && n.Name == e.Node }); stub != nil && stub.Status == api.NodeStatusDown {
@@ -148,29 +168,8 @@ func (p *MachinePool) reconcile(ctx context.Context, now time.Time) (*ledger, ma
 	return l, stubs, p.store.save(l)
 }
 
-// giveUpPending takes back what was asked for and has no node: it would come
-// when another pool has served already.
-func (p *MachinePool) giveUpPending(ctx context.Context, l *ledger, stubs map[string]*api.NodeListStub) error {
-	var ids []string
-	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
-		if e := l.Machines[id]; !e.Ready && e.Node == "" && stubs[id] == nil {
-			ids = append(ids, id)
-		}
-	}
-	if len(ids) == 0 {
-		return nil
-	}
-	if err := p.maker.Destroy(ctx, ids); err != nil {
-		return fmt.Errorf("pool %q: take back %q: %w", p.definition.Name, ids, err)
-	}
-	for _, id := range ids {
-		delete(l.Machines, id)
-	}
-	return nil
-}
-
 func (p *MachinePool) rest(l *ledger, now time.Time, reason string) {
-	l.Rest = &rest{Until: now.Add(p.definition.retry), Reason: reason}
+	l.Rest = &rest{Since: now, Until: now.Add(p.definition.retry), Reason: reason}
 	p.logger.Warn("a pool rests; others are tried", "reason", reason, "until", l.Rest.Until)
 }
 
@@ -187,15 +186,18 @@ func present(l *ledger) int {
 // Grow keeps nodes on their way out, then asks the maker. What the maker has
 // is read first, so that a purchase of an earlier life is counted.
 func (p *MachinePool) Grow(ctx context.Context, now time.Time, count int) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
+	if err != nil {
+		return err
+	}
+	defer unhold()
 	l, _, err := p.reconcile(ctx, now)
 	if err != nil {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
 		e := l.Machines[id]
-		if present(l) >= count || !e.Leaving || e.Ending || e.Doomed {
+		if present(l) >= count || !e.Leaving || e.Ending || e.Doomed || e.Moving {
 			continue
 		}
 		if err := p.nomad.eligible(ctx, e.Node, true); err != nil {
@@ -237,36 +239,13 @@ func (p *MachinePool) Grow(ctx context.Context, now time.Time, count int) error 
 	return err
 }
 
-// Shrink marks nodes to go; Tend does the rest.
-func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	l, err := p.store.load()
+// Tend asks the maker and Nomad, at most once a period, and moves each machine on.
+func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
 	if err != nil {
 		return err
 	}
-	var names []string
-	byName := map[string]*entry{}
-	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
-		if e := l.Machines[id]; !e.Leaving {
-			name := cmp.Or(e.Node, id)
-			names, byName[name] = append(names, name), e
-		}
-	}
-	return release(names, count, wanted, func(name string) (bool, error) { return p.nomad.idle(ctx, name) }, func(name string) error {
-		if err := p.nomad.eligible(ctx, name, false); err != nil {
-			return err
-		}
-		byName[name].Leaving = true
-		p.logger.Info("lets a node go", "node", name)
-		return p.store.save(l)
-	})
-}
-
-// Tend asks the maker and Nomad, at most once a period, and moves each machine on.
-func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer unhold()
 	if now.Sub(p.tended) < p.definition.period {
 		return nil
 	}
@@ -287,8 +266,11 @@ func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
 func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id string, n *api.NodeListStub) error {
 	e := l.Machines[id]
 	name := cmp.Or(e.Node, id)
+	if err := p.nomad.close(ctx, n, e.Leaving && !e.Ending); err != nil {
+		return err
+	}
 	what, err := next(situation{Exists: true, Ready: e.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: e.Leaving, Ending: e.Ending,
-		Doomed: e.Doomed, Age: now.Sub(e.Since), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, name) })
+		Doomed: e.Doomed, Moving: e.Moving, Draining: n != nil && n.Drain, Age: now.Sub(e.Since), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, name) })
 	if err != nil {
 		return err
 	}
@@ -299,6 +281,9 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 			return err
 		}
 		e.Leaving = true
+		l.interrupt(now)
+	case ask:
+		return p.vacate(ctx, l, e)
 	case keep:
 		p.logger.Info("keeps a node: work was placed on it meanwhile", "node", name)
 		if err := p.nomad.eligible(ctx, name, true); err != nil {
@@ -314,24 +299,5 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 	case remove:
 		return p.destroy(ctx, l, id, n)
 	}
-	return nil
-}
-
-// destroy is not undone: the ledger says so before the maker is asked.
-func (p *MachinePool) destroy(ctx context.Context, l *ledger, id string, n *api.NodeListStub) error {
-	l.Machines[id].Leaving, l.Machines[id].Ending = true, true
-	if err := p.store.save(l); err != nil {
-		return err
-	}
-	if err := p.maker.Destroy(ctx, []string{id}); err != nil {
-		return fmt.Errorf("pool %q: destroy %s: %w", p.definition.Name, id, err)
-	}
-	if n != nil {
-		if err := p.nomad.purge(ctx, n.ID, n.Name); err != nil {
-			return err
-		}
-	}
-	p.logger.Info("a machine is gone", "machine", id, "node", l.Machines[id].Node)
-	delete(l.Machines, id)
 	return nil
 }

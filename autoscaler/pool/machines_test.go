@@ -107,7 +107,7 @@ func (b *machineBench) nodes() string {
 	// Another plugin's process reads the same.
 	nodes, err := b.next().Nodes()
 	must.NoError(b.t, err)
-	return fmt.Sprint(nodes)
+	return show(nodes)
 }
 
 func TestMachinesComeUpAndEmptyOnesGo(t *testing.T) {
@@ -247,7 +247,7 @@ func TestAnotherAutoscalerTakesOverWithoutALedger(t *testing.T) {
 	b.tend(time.Second)
 	nodes, err := b.pool.Nodes()
 	must.NoError(t, err)
-	must.Eq(t, "[{node-m1 true false}]", fmt.Sprint(nodes))
+	must.Eq(t, "[{node-m1 true false}]", show(nodes))
 	must.Eq(t, []string{"m2"}, b.maker.did)
 }
 
@@ -258,4 +258,91 @@ func TestTheMakerIsAskedOnceAPeriod(t *testing.T) {
 		b.tend(time.Second)
 	}
 	must.Eq(t, 3, b.maker.listings)
+}
+
+func TestANodeWhoseWorkMayMoveIsDrainedAndGoesWhenItIsEmpty(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(2))
+	b.up(0)
+	b.up(1)
+	b.tend(time.Second)
+	b.nomad.busy = map[string]bool{"node-m1": true, "node-m2": true}
+	b.nomad.leave = map[string]bool{"node-m1": true}
+	must.ErrorContains(t, b.pool.Drain(t.Context(), []string{"node-m1", "node-m2", "other"}),
+		"drain node-m2: allocation a1 of job train has no leave to move (meta gpu.move)")
+	must.Eq(t, "[{node-m1 true true} {node-m2 true false}]", b.nodes())
+	must.Eq(t, "node-m1 ineligible, node-m1 drains, node-m2 ineligible, node-m2 eligible", b.nomad.done())
+	b.tend(time.Second)
+	must.SliceEmpty(t, b.maker.did, must.Sprint("its work has time for a checkpoint"))
+	must.NoError(t, b.grow(2))
+	must.Eq(t, 3, b.maker.made, must.Sprint("it is not kept: its work is asked to stop"))
+	b.nomad.nodes["node-m1"].Drain = false
+	b.pool = b.next()
+	b.tend(time.Second)
+	must.StrHasSuffix(t, "node-m1 drains", b.nomad.done(), must.Sprint("another life asks again"))
+	delete(b.nomad.busy, "node-m1")
+	b.tend(time.Second)
+	must.Eq(t, []string{"m1"}, b.maker.did)
+}
+
+func TestWhatAPoolRemembersOfItsMaker(t *testing.T) {
+	b := newMachineBench(t)
+	history := func() History {
+		h, err := b.next().History(b.now)
+		must.NoError(t, err)
+		return h
+	}
+	must.Eq(t, History{}, history())
+	must.NoError(t, b.grow(2))
+	b.up(0)
+	b.up(1)
+	b.tend(time.Second)
+	b.maker.machines[0].Interrupted = true
+	b.tend(time.Second)
+	b.tend(time.Second)
+	must.Eq(t, 1, history().Interrupted, must.Sprint("it is counted once, while it goes too"))
+	b.maker.machines = nil // the other is gone without notice
+	b.tend(time.Second)
+	must.Eq(t, 2, history().Interrupted)
+	b.maker.fail = &RefusedError{Reason: "capacity"}
+	must.Error(t, b.grow(1))
+	must.True(t, b.now.Equal(history().Refused))
+	b.now = b.now.Add(memory + time.Second)
+	must.Eq(t, 0, history().Interrupted)
+}
+
+func TestAMachineAtRiskIsTold(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.maker.machines[0].AtRisk = true
+	b.tend(time.Second)
+	nodes, err := b.next().Nodes()
+	must.NoError(t, err)
+	must.True(t, nodes[0].AtRisk && !nodes[0].Leaving)
+	must.Eq(t, b.now.Add(-time.Second).Unix(), nodes[0].Since.Unix())
+	b.maker.machines[0].AtRisk = false
+	b.tend(time.Second)
+	nodes, err = b.next().Nodes()
+	must.NoError(t, err)
+	must.False(t, nodes[0].AtRisk, must.Sprint("advice can be taken back"))
+}
+
+func TestWhatAKilledAutoscalerHadMarkedIsClosedBeforeItIsLookedAt(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(2))
+	b.up(0)
+	b.up(1)
+	b.tend(time.Second)
+	l, err := b.pool.store.load()
+	must.NoError(t, err)
+	l.Machines["m1"].Leaving = true
+	l.Machines["m2"].Leaving, l.Machines["m2"].Moving = true, true
+	must.NoError(t, b.pool.store.save(l))
+	b.pool = b.next()
+	b.nomad.busy = map[string]bool{"node-m1": true, "node-m2": true}
+	must.ErrorContains(t, b.pool.Tend(t.Context(), b.now), "drain node-m2: allocation a1 of job train has no leave to move")
+	must.Eq(t, "[{node-m1 true false} {node-m2 true false}]", b.nodes(), must.Sprint("work was placed meanwhile: both stay"))
+	must.Eq(t, "node-m1 ineligible, node-m1 eligible, node-m2 ineligible, node-m2 ineligible, node-m2 eligible", b.nomad.done())
+	must.SliceEmpty(t, b.maker.did)
 }

@@ -39,8 +39,13 @@ type node struct {
 	plan.Node
 	pool   int
 	bought time.Duration
+	ready  time.Duration // when its start ended
+	idle   time.Duration // all the time it was ready and empty, up to free
+	free   time.Duration // since when it is empty, where it is
 	jobs   []*job
 	gone   bool
+	// held and lost are what jobs had of it and what of that they computed in vain, in GPU time.
+	held, lost time.Duration
 }
 
 // cluster is the virtual one: it places whole gangs, oldest first, on the
@@ -69,9 +74,16 @@ func (c *cluster) remove(n *node) {
 	c.nodes = slices.DeleteFunc(c.nodes, func(o *node) bool { return o == n })
 }
 
+// count is how many nodes of a pool there are, open how many of them stay.
 func (c *cluster) count(pool int) (count int) {
+	return c.countIf(pool, func(*node) bool { return true })
+}
+
+func (c *cluster) open(pool int) int { return c.countIf(pool, func(n *node) bool { return !n.Closed }) }
+
+func (c *cluster) countIf(pool int, is func(*node) bool) (count int) {
 	for _, n := range c.nodes {
-		if n.pool == pool {
+		if n.pool == pool && is(n) {
 			count++
 		}
 	}
@@ -103,7 +115,7 @@ func (c *cluster) place(now time.Duration) (started []*job) {
 		}
 		var on []*node
 		for _, n := range nodes {
-			if len(on) < j.Count && !n.Starting && fits(j.Request, n.Free) && j.work.Allowed(n.Where) {
+			if len(on) < j.Count && !n.Starting && !n.Closed && fits(j.Request, n.Free) && j.work.Allowed(n.Where) {
 				on = append(on, n)
 			}
 		}
@@ -115,6 +127,9 @@ func (c *cluster) place(now time.Duration) (started []*job) {
 			n.Free.GPUs -= j.Request.GPUs
 			n.Free.CPU -= j.Request.CPU
 			n.Free.Memory -= j.Request.Memory
+			if !n.Busy {
+				n.idle += now - n.free
+			}
 			n.Busy, n.jobs = true, append(n.jobs, j)
 		}
 		j.on, j.began, j.waited = on, now, j.waited+now-j.queued
@@ -134,15 +149,17 @@ func fits(request, free plan.Shape) bool {
 	return request.GPUs <= free.GPUs && request.CPU <= free.CPU && request.Memory <= free.Memory
 }
 
-// stop takes a job off its nodes.
-func (c *cluster) stop(j *job, now time.Duration) {
+// stop takes a job off its nodes; lost is what it computed there in vain.
+func (c *cluster) stop(j *job, now, lost time.Duration) {
 	for _, n := range j.on {
+		n.held += (now - j.began) * time.Duration(j.Request.GPUs)
+		n.lost += lost * time.Duration(j.Request.GPUs)
 		n.Free.GPUs += j.Request.GPUs
 		n.Free.CPU += j.Request.CPU
 		n.Free.Memory += j.Request.Memory
 		n.jobs = slices.DeleteFunc(n.jobs, func(o *job) bool { return o == j })
 		if n.Busy = len(n.jobs) > 0; !n.Busy {
-			n.IdleSince = epoch.Add(now)
+			n.IdleSince, n.free = epoch.Add(now), now
 		}
 	}
 	j.on = nil

@@ -20,9 +20,6 @@ import (
 // cooldown is the Nomad Autoscaler's default for a policy.
 const cooldown = 5 * time.Minute
 
-// moveEvery is how often the planner looks for something cheaper when nothing else happens.
-const moveEvery = 5 * time.Minute
-
 // groupRetry is how often a cloud group is taken to ask again for a node that
 // it wants and does not get.
 const groupRetry = time.Minute
@@ -49,14 +46,25 @@ func (p Planner) Decide(in plan.Input) ([]plan.Decision, time.Time) {
 		}
 	}
 	out := plan.Make(in)
-	// Something that waits, idles or could move makes a plan change with time alone.
-	if len(in.Work) > 0 || slices.ContainsFunc(in.Nodes, func(n plan.Node) bool { return !n.Busy && !n.Starting }) {
+	// Something that waits or idles makes a plan change with time alone, and so
+	// does the end of a pool's rest where something could move there.
+	if len(in.Work) > 0 || slices.ContainsFunc(in.Nodes, func(n plan.Node) bool { return !n.Busy && !n.Starting && !n.Closed }) {
 		return out.Decisions, in.Now.Add(time.Second)
 	}
 	if p.Move {
-		return out.Decisions, in.Now.Add(moveEvery)
+		return out.Decisions, rested(in)
 	}
 	return out.Decisions, time.Time{}
+}
+
+// rested is when the next pool may be asked again; zero: none rests.
+func rested(in plan.Input) (again time.Time) {
+	for _, p := range in.Pools {
+		if end := p.Refused.Add(p.Retry); !p.Refused.IsZero() && end.After(in.Now) && (again.IsZero() || end.Before(again)) {
+			again = end
+		}
+	}
+	return again
 }
 
 // Fixed keeps every on-demand pool at its share of GPUs, and no spot.
@@ -84,7 +92,7 @@ type state struct {
 func look(in plan.Input, p plan.Pool) (s state) {
 	var idle []plan.Node
 	for _, n := range in.Nodes {
-		if n.Pool != p.Name {
+		if n.Pool != p.Name || n.Closed {
 			continue
 		}
 		s.count++
@@ -217,14 +225,14 @@ func (Threshold) Decide(in plan.Input) (decisions []plan.Decision, again time.Ti
 		d := toward(p, s, want)
 		if want == s.count {
 			for _, n := range in.Nodes {
-				if n.Pool == p.Name && !n.Starting && !n.Busy && in.Now.Sub(n.IdleSince) >= cooldown && d.Want > p.Min {
+				if n.Pool == p.Name && !n.Starting && !n.Closed && !n.Busy && in.Now.Sub(n.IdleSince) >= cooldown && d.Want > p.Min {
 					d.Release, d.Want = append(d.Release, n.Name), d.Want-1
 				}
 			}
 		}
 		decisions = append(decisions, d)
 	}
-	if len(in.Work) > 0 || slices.ContainsFunc(in.Nodes, func(n plan.Node) bool { return !n.Busy && !n.Starting }) {
+	if len(in.Work) > 0 || slices.ContainsFunc(in.Nodes, func(n plan.Node) bool { return !n.Busy && !n.Starting && !n.Closed }) {
 		again = in.Now.Add(time.Second)
 	}
 	return decisions, again

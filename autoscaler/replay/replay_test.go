@@ -51,6 +51,39 @@ func TestAGangFallsBackWholeToItsLastCheckpointWhenANodeIsTaken(t *testing.T) {
 	must.Greater(t, 0, r.Refused)
 }
 
+func TestANodeThatHasNoticeLosesNothing(t *testing.T) {
+	o := small(task(0, time.Hour, 2))
+	o.Pools[0].Spot = &Availability{Gap: 26 * time.Minute, Values: []int{2, 0}}
+	o.Notice = 2 * time.Minute
+	r, err := Run(o, Planner{})
+	must.NoError(t, err)
+	must.Eq(t, 1, r.Done)
+	must.Eq(t, 2, r.Interruptions)
+	must.Eq(t, 0, r.LostGPUHours)
+	must.Eq(t, 60+60+10, r.P95Wait, must.Sprint("the start of its nodes, that of those bought in their stead, and an evaluation in which spot refuses"))
+}
+
+func TestWhatTheCostWasForAddsUpToIt(t *testing.T) {
+	o := small()
+	o.Trace = Generate(Gangs{Count: 60, Every: 20 * time.Minute, Most: 4, GPUs: 1, Longest: 6 * time.Hour}, 5)
+	o.Restart = time.Minute
+	for i := range o.Pools {
+		o.Pools[i].Increment = 7 * time.Minute
+	}
+	o.Pools[0].Spot = &Availability{Gap: 30 * time.Minute, Values: []int{4, 2, 0, 3}}
+	for _, p := range []Policy{Planner{Move: true}, Threshold{}} {
+		r, err := Run(o, p)
+		must.NoError(t, err)
+		s := r.Spent
+		must.InDelta(t, r.Cost, s.Work+s.Lost+s.Start+s.Idle+s.Unfilled+s.Billing, 1e-6)
+		must.Greater(t, 0, s.Lost)
+		must.Greater(t, 0, s.Start)
+		must.Greater(t, 0, s.Idle)
+		must.Greater(t, 0, s.Billing)
+		must.InDelta(t, 0, s.Unfilled, 1e-6, must.Sprint("a node has one GPU"))
+	}
+}
+
 func TestABillIsInWholeIncrements(t *testing.T) {
 	o := small(task(0, time.Minute, 1))
 	o.Pools[0].Increment = time.Hour

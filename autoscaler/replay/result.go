@@ -28,7 +28,18 @@ type Result struct {
 	Interruptions int     `json:"interruptions"`
 	Moved         int     `json:"tasks_moved"`
 	Refused       int     `json:"requests_refused"`
+	Spent         Spent   `json:"spent"`
 	Curve         []Point `json:"curve,omitempty"`
+}
+
+// Spent is what the cost was for. The parts add up to it.
+type Spent struct {
+	Work     float64 `json:"work"`     // GPUs that computed something that was kept
+	Lost     float64 `json:"lost"`     // GPUs that computed in vain: after the last checkpoint, or on a new start
+	Start    float64 `json:"start"`    // nodes from their purchase until they were ready
+	Idle     float64 `json:"idle"`     // ready nodes with nothing on them
+	Unfilled float64 `json:"unfilled"` // the free GPUs of nodes with something on them
+	Billing  float64 `json:"billing"`  // increments that were begun
 }
 
 // Point is the cluster at one time.

@@ -26,6 +26,9 @@ type Options struct {
 	Checkpoint time.Duration
 	// Restart is what a task that starts again spends until it computes.
 	Restart time.Duration
+	// Notice is how long before it is taken away a spot node's end is known: its
+	// tasks stop at a checkpoint then, and queue. Zero: it is not known.
+	Notice time.Duration
 	// Samples is how many points the curves have.
 	Samples int
 }
@@ -139,6 +142,8 @@ func (o Options) validate() error {
 		return fmt.Errorf("evaluation interval: %s; allowed are 1s and more", o.Every)
 	case o.Checkpoint < 0:
 		return fmt.Errorf("checkpoint interval: %s; allowed are 0 and more", o.Checkpoint)
+	case o.Notice < 0:
+		return fmt.Errorf("notice: %s; allowed are 0 and more", o.Notice)
 	case o.Samples < 0 || o.Samples > 1<<16:
 		return fmt.Errorf("samples: %d; allowed are 0 to %d", o.Samples, 1<<16)
 	}
@@ -198,30 +203,54 @@ func (r *run) end(j *job) {
 	j.done = true
 	r.result.UsedGPUHours += j.left.Hours() * float64(j.GPUs())
 	r.result.LostGPUHours += j.again.Hours() * float64(j.GPUs())
-	r.stop(j, r.now)
+	r.stop(j, r.now, j.again)
 	r.waits = append(r.waits, wait{j.waited, j.Count > 1})
 	r.undone--
 	r.start()
 }
 
-// offer takes a zone's availability at this time: nodes over it are taken away.
+// offer takes a zone's availability at this time: nodes over it are taken away,
+// those that had notice first.
 func (r *run) offer(pool int) {
 	spot := r.pools[pool].Spot
-	var mine []*node
-	for _, n := range r.nodes {
-		if n.pool == pool {
-			mine = append(mine, n)
-		}
-	}
-	over := len(mine) - spot.At(r.now)
-	if over > 0 {
-		r.rng.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
-		for _, n := range mine[:over] {
+	for _, n := range slices.Clone(r.nodes) {
+		if n.pool == pool && n.Closed {
 			r.interrupt(n)
 		}
+	}
+	for _, n := range r.over(pool, spot.At(r.now)) {
+		r.interrupt(n)
 		r.start()
 	}
 	r.at(r.now+spot.Gap, func() { r.offer(pool) })
+	if 0 < r.Notice && r.Notice < spot.Gap {
+		r.at(r.now+spot.Gap-r.Notice, func() { r.warn(pool, r.now+r.Notice) })
+	}
+}
+
+// over draws the nodes that a zone has no longer room for.
+func (r *run) over(pool, room int) (all []*node) {
+	for _, n := range r.nodes {
+		if n.pool == pool && !n.Closed {
+			all = append(all, n)
+		}
+	}
+	if len(all) <= room {
+		return nil
+	}
+	r.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:len(all)-room]
+}
+
+// warn gives the nodes their notice that will be taken away at a time.
+func (r *run) warn(pool int, end time.Duration) {
+	for _, n := range r.over(pool, r.pools[pool].Spot.At(end)) {
+		n.Closed = true
+		for _, j := range slices.Clone(n.jobs) {
+			r.requeue(j, time.Second)
+		}
+		r.start()
+	}
 }
 
 // interrupt takes a node away: each job on it, and so its whole gang, falls
@@ -248,7 +277,7 @@ func (r *run) requeue(j *job, interval time.Duration) {
 	j.left -= kept
 	r.result.UsedGPUHours += kept.Hours() * float64(j.GPUs())
 	r.result.LostGPUHours += (spent - kept).Hours() * float64(j.GPUs())
-	r.stop(j, r.now)
+	r.stop(j, r.now, spent-kept)
 	j.run++
 	j.again, j.queued = r.Restart, r.now
 	r.queue = append(r.queue, j)
@@ -293,10 +322,11 @@ func (r *run) apply(decisions []plan.Decision) {
 				d.Want-- // the plan counts it until it is gone
 			}
 		}
-		for range min(d.Want, r.pools[pool].Max) - r.count(pool) {
+		for range min(d.Want, r.pools[pool].Max) - r.open(pool) {
 			if spot := r.pools[pool].Spot; spot != nil && r.count(pool) >= spot.At(r.now) {
 				r.pools[pool].Refused = epoch.Add(r.now)
 				r.result.Refused++
+				r.changed = true // another pool may have what this one has not
 				break
 			}
 			r.changed = true
@@ -305,6 +335,7 @@ func (r *run) apply(decisions []plan.Decision) {
 			r.at(r.now+r.pools[pool].Start, func() {
 				if !n.gone {
 					n.Starting, n.IdleSince = false, epoch.Add(r.now)
+					n.ready, n.free = r.now, r.now
 					r.start()
 				}
 			})
@@ -312,10 +343,11 @@ func (r *run) apply(decisions []plan.Decision) {
 	}
 }
 
-// bill charges a node from its purchase to now, in whole increments.
+// bill charges a node from its purchase to now, in whole increments, and says for what.
 func (r *run) bill(n *node) {
 	p := r.pools[n.pool]
-	t := r.now - n.bought
+	there := r.now - n.bought
+	t := there
 	if p.Increment > 0 {
 		t = (t + p.Increment - 1) / p.Increment * p.Increment
 	}
@@ -323,5 +355,28 @@ func (r *run) bill(n *node) {
 	r.result.PaidGPUHours += t.Hours() * float64(p.Shape.GPUs)
 	if p.Lifecycle == plan.Spot {
 		r.result.SpotGPUHours += t.Hours() * float64(p.Shape.GPUs)
+	}
+	start, idle, held := there, time.Duration(0), n.held
+	for _, j := range n.jobs { // the replay ends before it does
+		held += (r.now - j.began) * time.Duration(j.Request.GPUs)
+	}
+	if !n.Starting {
+		start, idle = n.ready-n.bought, n.idle
+		if !n.Busy {
+			idle += r.now - n.free
+		}
+	}
+	for _, x := range []struct {
+		to   *float64
+		gpus time.Duration // GPU time
+	}{
+		{&r.result.Spent.Start, start * time.Duration(p.Shape.GPUs)},
+		{&r.result.Spent.Idle, idle * time.Duration(p.Shape.GPUs)},
+		{&r.result.Spent.Unfilled, (there-start-idle)*time.Duration(p.Shape.GPUs) - held},
+		{&r.result.Spent.Lost, n.lost},
+		{&r.result.Spent.Billing, (t - there) * time.Duration(p.Shape.GPUs)},
+		{&r.result.Spent.Work, held - n.lost},
+	} {
+		*x.to += x.gpus.Hours() * perGPU(p)
 	}
 }

@@ -28,6 +28,8 @@ import (
 type Options struct {
 	// PluginDir holds the project's programs; empty: clients have no plugins of ours.
 	PluginDir string
+	// ACL switches Nomad's ACLs on; Cluster.Nomad has the management token.
+	ACL bool
 	// Loopback keeps to the loopback interface, also as root.
 	Loopback bool
 	// Say is told what is done and waited for; nil: nobody is.
@@ -181,13 +183,22 @@ func (c *Cluster) startServer(ctx context.Context) error {
 	if c.nomad, err = nomadapi.NewClient(conf); err != nil {
 		return err
 	}
-	return WaitFor(ctx, time.Minute, "the Nomad server leads", func() (bool, string, error) {
+	err = WaitFor(ctx, time.Minute, "the Nomad server leads", func() (bool, string, error) {
 		if !c.server.running() {
 			return false, "", errors.New("the Nomad server has ended")
 		}
 		leader, err := c.nomad.Status().Leader()
 		return err == nil && leader != "", fmt.Sprintf("leader %q, %v", leader, err), nil
 	})
+	if err != nil || !c.options.ACL {
+		return err
+	}
+	token, _, err := c.nomad.ACLTokens().Bootstrap(nil)
+	if err != nil {
+		return fmt.Errorf("make the first ACL token: %w", err)
+	}
+	c.nomad.SetSecretID(token.SecretID)
+	return nil
 }
 
 // AddClients starts clients and waits until all are ready.

@@ -62,7 +62,10 @@ consul {
   server_auto_join    = false
   client_auto_join    = false
 }
-`, name, filepath.Join(c.dir, name), address, c.port, c.port+1, c.port+2, c.ConsulAddress())
+acl {
+  enabled = %[8]t
+}
+`, name, filepath.Join(c.dir, name), address, c.port, c.port+1, c.port+2, c.ConsulAddress(), c.options.ACL)
 }
 
 func serverConfig(c *Cluster) string {

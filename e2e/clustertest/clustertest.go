@@ -27,7 +27,14 @@ func Main(m *testing.M) {
 // that fails shows what each part last said.
 func Start(t *testing.T, clients ...cluster.Client) *cluster.Cluster {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{PluginDir: filepath.Join(Programs, "nomad")})
+	return StartWith(t, cluster.Options{}, clients...)
+}
+
+// StartWith is Start with more options than the programs' folder.
+func StartWith(t *testing.T, o cluster.Options, clients ...cluster.Client) *cluster.Cluster {
+	t.Helper()
+	o.PluginDir = filepath.Join(Programs, "nomad")
+	c, err := cluster.Start(t.Context(), o)
 	must.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {

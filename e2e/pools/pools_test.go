@@ -38,7 +38,8 @@ func newMarket(t *testing.T, pools ...Pool) *market {
 }
 
 // gang is a job that runs until the file "go" is there; size nodes of 8 GPUs.
-func (m *market) gang(name string, size int, spot string) {
+// More is more of its group.
+func (m *market) gang(name string, size int, spot string, more ...string) {
 	m.t.Helper()
 	job, err := m.Nomad().Jobs().ParseHCL(fmt.Sprintf(`
 job %[1]q {
@@ -72,6 +73,7 @@ job %[1]q {
       port "gang_a" {}
       port "gang_b" {}
     }
+    %[7]s
     task "t" {
       driver = "nccl"
       config {
@@ -91,7 +93,7 @@ job %[1]q {
     }
   }
 }
-`, name, NodePool, spot, size, filepath.Join(m.Dir(), "go"), map[string]string{"prefer": ".", "never": "^on-demand$", "only": "^spot$"}[spot]), true)
+`, name, NodePool, spot, size, filepath.Join(m.Dir(), "go"), map[string]string{"prefer": ".", "never": "^on-demand$", "only": "^spot$"}[spot], strings.Join(more, "\n")), true)
 	must.NoError(m.t, err)
 	_, _, err = m.Nomad().Jobs().Register(job, nil)
 	must.NoError(m.t, err)

@@ -21,10 +21,11 @@ scaling "h100-spot" {
     }
 
     target "aws-asg" {
-      aws_asg_name        = "h100-spot"
-      node_class          = "h100-spot"
-      node_drain_deadline = "15m"
-      node_purge          = "true"
+      aws_asg_name           = "h100-spot"
+      node_class             = "h100-spot"
+      node_drain_deadline    = "15m"
+      node_selector_strategy = "empty_ignore_system"
+      node_purge             = "true"
     }
   }
 }

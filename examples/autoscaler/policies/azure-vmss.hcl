@@ -21,11 +21,12 @@ scaling "azure-h100" {
     }
 
     target "azure-vmss" {
-      resource_group      = "gpu"
-      vm_scale_set        = "azure-h100"
-      node_class          = "azure-h100"
-      node_drain_deadline = "15m"
-      node_purge          = "true"
+      resource_group         = "gpu"
+      vm_scale_set           = "azure-h100"
+      node_class             = "azure-h100"
+      node_drain_deadline    = "15m"
+      node_selector_strategy = "empty_ignore_system"
+      node_purge             = "true"
     }
   }
 }

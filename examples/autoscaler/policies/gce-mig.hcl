@@ -21,12 +21,13 @@ scaling "gce-h100" {
     }
 
     target "gce-mig" {
-      project             = "my-project"
-      zone                = "us-central1-a"
-      mig_name            = "gce-h100"
-      node_class          = "gce-h100"
-      node_drain_deadline = "15m"
-      node_purge          = "true"
+      project                = "my-project"
+      zone                   = "us-central1-a"
+      mig_name               = "gce-h100"
+      node_class             = "gce-h100"
+      node_drain_deadline    = "15m"
+      node_selector_strategy = "empty_ignore_system"
+      node_purge             = "true"
     }
   }
 }

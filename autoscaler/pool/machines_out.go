@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Shrink marks nodes to go; Tend does the rest.
+func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) error {
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
+	if err != nil {
+		return err
+	}
+	defer unhold()
+	l, err := p.store.load()
+	if err != nil {
+		return err
+	}
+	var names []string
+	byName := map[string]*entry{}
+	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
+		if e := l.Machines[id]; !e.Leaving {
+			name := cmp.Or(e.Node, id)
+			names, byName[name] = append(names, name), e
+		}
+	}
+	return release(names, count, wanted, func(name string) (bool, error) { return p.nomad.idle(ctx, name) }, func(name string) error {
+		// Noted first: a node that is closed and not known to go would stay for ever.
+		byName[name].Leaving = true
+		if err := p.store.save(l); err != nil {
+			return err
+		}
+		p.logger.Info("lets a node go", "node", name)
+		return p.nomad.eligible(ctx, name, false)
+	})
+}
+
+// Drain marks the nodes and has Nomad drain them; Tend does the rest.
+func (p *MachinePool) Drain(ctx context.Context, names []string) error {
+	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
+	if err != nil {
+		return err
+	}
+	defer unhold()
+	l, err := p.store.load()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
+		e := l.Machines[id]
+		if !e.Ready || e.Leaving || !slices.Contains(names, e.Node) {
+			continue
+		}
+		e.Leaving, e.Moving = true, true
+		if err := p.store.save(l); err != nil {
+			return err
+		}
+		p.logger.Info("drains a node whose work has leave to move", "node", e.Node)
+		errs = append(errs, p.vacate(ctx, l, e))
+	}
+	return errors.Join(errs...)
+}
+
+// vacate drains a node that is marked; one that stays is marked no more.
+func (p *MachinePool) vacate(ctx context.Context, l *ledger, e *entry) error {
+	err := p.nomad.vacate(ctx, e.Node)
+	var stays *staysError
+	if errors.As(err, &stays) {
+		e.Leaving, e.Moving = false, false
+		return errors.Join(err, p.store.save(l))
+	}
+	return err
+}
+
+// giveUpPending takes back what was asked for and has no node: it would come
+// when another pool has served already.
+func (p *MachinePool) giveUpPending(ctx context.Context, l *ledger, stubs map[string]*api.NodeListStub) error {
+	var ids []string
+	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
+		if e := l.Machines[id]; !e.Ready && e.Node == "" && stubs[id] == nil {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	if err := p.maker.Destroy(ctx, ids); err != nil {
+		return fmt.Errorf("pool %q: take back %q: %w", p.definition.Name, ids, err)
+	}
+	for _, id := range ids {
+		delete(l.Machines, id)
+	}
+	return nil
+}
+
+// destroy is not undone: the ledger says so before the maker is asked.
+func (p *MachinePool) destroy(ctx context.Context, l *ledger, id string, n *api.NodeListStub) error {
+	l.Machines[id].Leaving, l.Machines[id].Ending = true, true
+	if err := p.store.save(l); err != nil {
+		return err
+	}
+	if err := p.maker.Destroy(ctx, []string{id}); err != nil {
+		return fmt.Errorf("pool %q: destroy %s: %w", p.definition.Name, id, err)
+	}
+	if n != nil {
+		if err := p.nomad.purge(ctx, n.ID, n.Name); err != nil {
+			return err
+		}
+	}
+	p.logger.Info("a machine is gone", "machine", id, "node", l.Machines[id].Node)
+	delete(l.Machines, id)
+	return nil
+}

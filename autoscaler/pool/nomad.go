@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/rights"
+)
+
+// nomadNodes is Nomad's side of a pool's nodes.
+type nomadNodes struct{ client *api.Client }
+
+func (n nomadNodes) list(ctx context.Context) ([]*api.NodeListStub, error) {
+	nodes, _, err := n.client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes: %w", rights.Explain(err, rights.ReadNodes))
+	}
+	return nodes, nil
+}
+
+// newest is the youngest node that a test holds for: a name is used again.
+func newest(nodes []*api.NodeListStub, is func(*api.NodeListStub) bool) *api.NodeListStub {
+	var found *api.NodeListStub
+	for _, n := range nodes {
+		if n != nil && is(n) && (found == nil || n.CreateIndex > found.CreateIndex) {
+			found = n
+		}
+	}
+	return found
+}
+
+// node finds a node by its name; nil where Nomad has none.
+func (n nomadNodes) node(ctx context.Context, name string) (*api.NodeListStub, error) {
+	nodes, err := n.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newest(nodes, func(s *api.NodeListStub) bool { return s.Name == name }), nil
+}
+
+// idle reports whether nothing runs or is placed on a node but system jobs,
+// which every node of their kind has.
+func (n nomadNodes) idle(ctx context.Context, name string) (bool, error) {
+	node, err := n.node(ctx, name)
+	if err != nil || node == nil {
+		return err == nil, err
+	}
+	work, err := n.work(ctx, node)
+	return err == nil && len(work) == 0, err
+}
+
+// work lists what runs or is placed on a node, but system jobs.
+func (n nomadNodes) work(ctx context.Context, node *api.NodeListStub) ([]*api.Allocation, error) {
+	allocs, _, err := n.client.Nodes().Allocations(node.ID, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list what runs on %s: %w", node.Name, rights.Explain(err, rights.ReadNodes))
+	}
+	allocs = slices.DeleteFunc(allocs, func(a *api.Allocation) bool {
+		return a == nil || a.ClientTerminalStatus() || a.Job != nil && a.Job.Type != nil && *a.Job.Type == api.JobTypeSystem
+	})
+	if len(allocs) == 0 {
+		return nil, n.seesAll(ctx, node.Name)
+	}
+	return allocs, nil
+}
+
+// seesAll fails where the token may not see all that runs on a node: a busy one would look empty.
+func (n nomadNodes) seesAll(ctx context.Context, name string) error {
+	if err := rights.SeesAllJobs(ctx, n.client); err != nil {
+		return fmt.Errorf("whether %s has work: %w", name, err)
+	}
+	return nil
+}
+
+// vacate lets a node take no more work and asks what runs there to stop, where
+// all of it has leave to move; it may be called again. A plan is older than what
+// may have been placed meanwhile: so the node is closed first, and then looked
+// at. Where it stays it is opened again, and a *staysError tells why.
+func (n nomadNodes) vacate(ctx context.Context, name string) error {
+	node, err := n.node(ctx, name)
+	if err != nil {
+		return err
+	}
+	if node == nil {
+		return &staysError{fmt.Sprintf("drain %s: Nomad has no node of that name", name)}
+	}
+	if err := n.eligible(ctx, name, false); err != nil {
+		return err
+	}
+	work, err := n.work(ctx, node)
+	if err == nil {
+		err = n.seesAll(ctx, name)
+	}
+	if err != nil {
+		return err
+	}
+	for _, a := range work {
+		if a.Job == nil || a.Job.Meta[moveMeta] != "yes" {
+			return errors.Join(&staysError{fmt.Sprintf("drain %s: allocation %s of job %s has no leave to move (meta %s)", name, a.ID, a.JobID, moveMeta)},
+				n.eligible(ctx, name, true))
+		}
+	}
+	return n.drain(ctx, name, evacuation)
+}
+
+// staysError is why a node that was to be drained stays.
+type staysError struct{ why string }
+
+func (e *staysError) Error() string { return e.why }
+
+// moveMeta is the job's meta with its owner's leave to move it.
+const moveMeta = "gpu.move"
+
+// close makes sure that a node on its way out takes no more work, before it is
+// looked at whether it has any.
+func (n nomadNodes) close(ctx context.Context, node *api.NodeListStub, leaving bool) error {
+	if node == nil || !leaving || node.SchedulingEligibility != api.NodeSchedulingEligible {
+		return nil
+	}
+	return n.eligible(ctx, node.Name, false)
+}
+
+func (n nomadNodes) eligible(ctx context.Context, name string, yes bool) error {
+	node, err := n.node(ctx, name)
+	if err != nil || node == nil {
+		return err
+	}
+	if _, err := n.client.Nodes().ToggleEligibility(node.ID, yes, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		return fmt.Errorf("make %s eligible %t: %w", name, yes, rights.Explain(err, rights.WriteNodes))
+	}
+	return nil
+}
+
+// drain lets a node take no more work, and asks what runs there to stop: each
+// task gets its kill_signal and kill_timeout, the time for a checkpoint. Batch
+// work, which Nomad lets run until the deadline, is asked after it.
+func (n nomadNodes) drain(ctx context.Context, name string, deadline time.Duration) error {
+	node, err := n.node(ctx, name)
+	if err != nil || node == nil {
+		return err
+	}
+	if _, err := n.client.Nodes().UpdateDrain(node.ID, &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: true}, false, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		return fmt.Errorf("drain %s: %w", name, rights.Explain(err, rights.WriteNodes))
+	}
+	return nil
+}
+
+// purge takes a node that is gone out of Nomad.
+func (n nomadNodes) purge(ctx context.Context, id, name string) error {
+	if _, _, err := n.client.Nodes().Purge(id, (&api.QueryOptions{}).WithContext(ctx)); err != nil && !strings.Contains(err.Error(), "404") {
+		return fmt.Errorf("take node %s out of Nomad: %w", name, rights.Explain(err, rights.WriteNodes))
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pools
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+)
+
+// Agent is how one Nomad Autoscaler is set up; the zero value does for one that is alone.
+type Agent struct {
+	// Nomad is the address that it asks itself; empty: the cluster's server.
+	// Its plugins always ask the server.
+	Nomad string
+	// Port of its HTTP, counted from the tenth after Nomad's.
+	Port int
+	// Token is its own. Reads is that of the APM and the strategy, Acts that of the target.
+	Token, Reads, Acts string
+	// More of its configuration.
+	More string
+}
+
+// Config is the configuration of an autoscaler with our plugins, a pools file
+// and the policies beside it.
+func (a Agent) Config(c *cluster.Cluster, pluginDir, file string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `
+log_level  = "info"
+log_json   = true
+plugin_dir = %q
+http {
+  bind_address = "127.0.0.1"
+  bind_port    = %d
+}
+nomad {
+  address = %q
+  token   = %q
+}
+policy {
+  dir                         = %q
+  default_evaluation_interval = "1s"
+  source "nomad" {
+    enabled = false
+  }
+}
+%s
+`, pluginDir, c.HTTPPort()+10+a.Port, cmp.Or(a.Nomad, c.NomadAddress()), a.Token, filepath.Join(filepath.Dir(file), "policies"), a.More)
+	for _, p := range [][3]string{{"apm", "gpu-queue", a.Reads}, {"strategy", "gpu-pool", a.Reads}, {"target", "gpu-pool", a.Acts}} {
+		record := ""
+		if p[0] == "strategy" {
+			record = filepath.Join(filepath.Dir(file), "record")
+		}
+		fmt.Fprintf(&b, "%[1]s %[2]q {\n  driver = \"nomad-autoscaler-gpu\"\n  args   = [%[1]q]\n  config = {\n    pools_file    = %[3]q\n    nomad_address = %[4]q\n    nomad_token   = %[5]q\n    record_file   = %[6]q\n  }\n}\n",
+			p[0], p[1], file, c.NomadAddress(), p[2], record)
+	}
+	return b.String()
+}
+
+// policies writes one for each pool.
+func policies(c *cluster.Cluster, pools []Pool) error {
+	dir := filepath.Join(c.Dir(), "policies")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, p := range pools {
+		text := fmt.Sprintf(`
+scaling %q {
+  enabled = true
+  min     = %d
+  max     = %d
+  policy {
+    cooldown            = %q
+    evaluation_interval = "1s"
+    check "queue" {
+      source = "gpu-queue"
+      query  = "queued_gpus"
+      strategy "gpu-pool" {
+        pool = %[1]q
+      }
+    }
+    %[5]s
+    target "gpu-pool" {
+      pool = %[1]q
+      %[6]s
+    }
+  }
+}
+`, p.Name, p.Min, p.Max, cmp.Or(p.Cooldown, "1s"), p.Checks, p.Target)
+		if err := os.WriteFile(filepath.Join(dir, p.Name+".hcl"), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pools
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/e2e/clustertest"
+)
+
+// plan is what the command of that name prints.
+func (m *market) plan() string {
+	m.t.Helper()
+	cmd := exec.Command(filepath.Join(clustertest.Programs, "autoscaler", "nomad-autoscaler-gpu"), "plan", "--pools", m.file)
+	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+m.NomadAddress())
+	out, err := cmd.CombinedOutput()
+	must.NoError(m.t, err, must.Sprint(string(out)))
+	return strings.Join(strings.Fields(string(out)), " ")
+}
+
+// mayMove gives leave to move a job that has no node yet.
+func (m *market) mayMove(name string) {
+	m.t.Helper()
+	job, _, err := m.Nomad().Jobs().Info(name, nil)
+	must.NoError(m.t, err)
+	job.Meta["gpu.move"] = "yes"
+	_, _, err = m.Nomad().Jobs().Register(job, nil)
+	must.NoError(m.t, err)
+}
+
+// image tells Nomad the image that a node was made from.
+func (m *market) image(node, image string) {
+	m.t.Helper()
+	nodes, _, err := m.Nomad().Nodes().List(nil)
+	must.NoError(m.t, err)
+	i := slices.IndexFunc(nodes, func(n *api.NodeListStub) bool { return n.Name == node })
+	must.GreaterEq(m.t, 0, i, must.Sprint(node))
+	_, err = m.Nomad().Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: nodes[i].ID, Meta: map[string]*string{"image": &image}}, nil)
+	must.NoError(m.t, err)
+}
+
+// In its window an old node under a gang that may be moved is replaced: another
+// is bought first, the gang goes on there, and the old one goes. One under a
+// gang without leave stays.
+func TestAnOldNodeIsReplacedUnderAGangThatMayMoveAndUnderNoOther(t *testing.T) {
+	c := clustertest.Start(t)
+	file, err := Describe(c, Pool{Name: "spot", Lifecycle: "spot", Price: 12.5, Max: 4})
+	must.NoError(t, err)
+	text, err := os.ReadFile(file)
+	must.NoError(t, err)
+	window := "pool \"spot\" {\n  maintenance {\n    start    = \"* * * * *\"\n    duration = \"1h\"\n    want     = { \"meta.image\" = \"2\" }\n  }\n"
+	must.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), "pool \"spot\" {\n", window, 1)), 0o600))
+	must.NoError(t, c.StartAutoscaler(Agent{}.Config(c, filepath.Join(clustertest.Programs, "autoscaler"), file)))
+	m := &market{c, t, file}
+
+	m.gang("stays", 1, "only")
+	stays := m.running("stays", 1)
+	m.gang("moves", 2, "only")
+	m.mayMove("moves")
+	before := m.running("moves", 2)
+	m.image(stays[0], "1")
+	must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "the plan says why a node stays", func() (bool, string, error) {
+		out := m.plan()
+		return strings.Contains(out, stays[0]+" shall be replaced") && strings.Contains(out, "stays/gang may not be moved"), out, m.Ended()
+	}))
+	must.Eq(t, 3, m.clients("spot"), must.Sprint("nothing is bought for a node that stays"))
+
+	m.image(before[0], "1")
+	var after []string
+	must.NoError(t, cluster.WaitFor(t.Context(), 3*time.Minute, "the gang runs without the old node", func() (bool, string, error) {
+		allocs, _, err := m.Nomad().Jobs().Allocations("moves", true, nil)
+		if err != nil {
+			return false, "", err
+		}
+		after = nil
+		for _, a := range allocs {
+			if a.ClientStatus == "running" && a.DesiredStatus == "run" {
+				after = append(after, a.NodeName)
+			}
+		}
+		log, _ := m.AutoscalerLog()
+		return len(after) == 2 && !slices.Contains(after, before[0]) && !slices.Contains(m.nodes("spot"), before[0]), fmt.Sprint(after, ParseScalings(log), m.plan()), m.Ended()
+	}))
+	must.SliceContains(t, after, before[1], must.Sprint("the other member keeps its node"))
+	must.Eq(t, stays, m.running("stays", 1))
+	must.Eq(t, 3, m.clients("spot"), must.Sprint("one node was bought in place of one"))
+	m.finish()
+}
