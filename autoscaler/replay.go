@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/forecast"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/pool"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/replay"
@@ -23,10 +24,13 @@ type replayed struct {
 	spot                                        map[string]string
 	seed                                        uint64
 	json                                        bool
-	gangs, most, fixed                          int
+	gangs, most, fixed, burst                   int
 	every, checkpoint, start, billing, arrivals time.Duration
-	targets                                     []float64
-	restart                                     time.Duration
+	targets, headrooms                          []float64
+	restart, notice, ahead, longest             time.Duration
+	model                                       string
+	daily                                       float64
+	forecast                                    forecast.Season
 }
 
 func replayCommand() *cobra.Command {
@@ -39,6 +43,10 @@ func replayCommand() *cobra.Command {
 	f.IntVar(&r.gangs, "gangs", 0, "instead of a trace, generate so many gangs")
 	f.IntVar(&r.most, "gang-nodes", 16, "the largest gang generated, in nodes")
 	f.DurationVar(&r.arrivals, "gang-every", 30*time.Minute, "mean time between generated gangs")
+	f.IntVar(&r.burst, "gang-burst", 0, "so many gangs are generated each day at 09:00, instead of all over it")
+	f.DurationVar(&r.longest, "gang-longest", 7*24*time.Hour, "the longest run of a generated gang")
+	f.StringVar(&r.model, "gang-model", replay.Models[0], "where generated sizes and run times come from: "+strings.Join(replay.Models, ", "))
+	f.Float64Var(&r.daily, "gang-daily", 0, "how much the rate of generated gangs swings over a day, 0 to 1")
 	f.StringVar(&r.pools, "pools", "", "the pools file")
 	f.StringToStringVar(&r.spot, "spot", nil, "POOL=FILE: how many nodes a spot pool can have, over time; repeat for each")
 	f.Uint64Var(&r.seed, "seed", 1, "of what is random: the generator, and which nodes an interruption takes")
@@ -46,8 +54,14 @@ func replayCommand() *cobra.Command {
 	f.DurationVar(&r.checkpoint, "checkpoint", 15*time.Minute, "time between two checkpoints of a task; 0: none")
 	f.DurationVar(&r.restart, "restart", time.Minute, "what a task that starts again spends until it computes")
 	f.DurationVar(&r.start, "start", 2*time.Minute, "how long a node takes to be ready")
+	f.DurationVar(&r.notice, "notice", 0, "how long before its end a spot node has notice; AWS gives 2m")
 	f.DurationVar(&r.billing, "billing", time.Minute, "what is billed at once")
 	f.Float64SliceVar(&r.targets, "target", []float64{0.7, 0.9}, "targets of target-value, as shares of GPUs in use")
+	f.Float64SliceVar(&r.headrooms, "headroom", []float64{0.1}, "also replay the planner with these headrooms in every pool")
+	f.DurationVar(&r.forecast.Period, "forecast-period", 24*time.Hour, "what the load recurs after, for the planner with a forecast: 24h or 168h")
+	f.IntVar(&r.forecast.Periods, "forecast-periods", 7, "how many of them are remembered")
+	f.Float64Var(&r.forecast.Share, "forecast-share", 0.75, "share of them that needed no more than what is expected")
+	f.DurationVar(&r.ahead, "forecast-ahead", 15*time.Minute, "how far ahead is looked; no less than a node takes to start")
 	f.IntVar(&r.fixed, "fixed", 0, "nodes of each on-demand pool under the fixed policy; 0: its maximum")
 	f.BoolVar(&r.json, "json", false, "print JSON")
 	f.StringVar(&r.html, "html", "", "also write a page with plots to this file")
@@ -71,7 +85,19 @@ func (r replayed) run(out io.Writer) error {
 			}
 		}
 	}
-	policies := []replay.Policy{replay.Planner{Move: true}, replay.Planner{Label: "gpu-pool, nothing moves"}, replay.Threshold{}, fixed}
+	forecaster, err := replay.NewForecaster(r.forecast, r.ahead)
+	if err != nil {
+		return fmt.Errorf("--forecast-%w", err)
+	}
+	policies := []replay.Policy{replay.Planner{Move: true}, replay.Planner{Label: "gpu-pool, forecast", Move: true, Forecast: forecaster},
+		replay.Planner{Label: "gpu-pool, nothing moves"}, replay.Threshold{}, fixed}
+	for _, h := range r.headrooms {
+		if !(h >= 0 && h <= 1) {
+			return fmt.Errorf("--headroom: %v; allowed are 0 to 1", h)
+		}
+		label := fmt.Sprintf("gpu-pool, headroom %.0f %%", 100*h)
+		policies = append(policies, replay.Planner{Label: label, Move: true, Headroom: h}, replay.Planner{Label: label + ", nothing moves", Headroom: h})
+	}
 	for _, t := range r.targets {
 		if !(t > 0 && t <= 1) {
 			return fmt.Errorf("--target: %v; allowed are shares over 0, at most 1", t)
@@ -103,7 +129,7 @@ func (r replayed) options() (o replay.Options, err error) {
 	if err != nil {
 		return o, err
 	}
-	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart} {
+	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart, "--notice": r.notice, "--forecast-ahead": r.ahead} {
 		if d < 0 || d > 24*time.Hour {
 			return o, fmt.Errorf("%s: %s; allowed are 0 to 24h", field, d)
 		}
@@ -111,7 +137,19 @@ func (r replayed) options() (o replay.Options, err error) {
 	if r.gangs < 0 || r.gangs > 1<<20 || r.most < 1 || r.most > 1<<12 || r.arrivals < time.Second || r.arrivals > 720*time.Hour {
 		return o, fmt.Errorf("--gangs, --gang-nodes and --gang-every: %d, %d and %s; allowed are 0 to %d, 1 to %d and 1s to 720h", r.gangs, r.most, r.arrivals, 1<<20, 1<<12)
 	}
-	o = replay.Options{Seed: r.seed, Every: r.every, Checkpoint: r.checkpoint, Restart: r.restart, Samples: 600}
+	if !slices.Contains(replay.Models, r.model) {
+		return o, fmt.Errorf("--gang-model: %q; allowed are %q", r.model, replay.Models)
+	}
+	if r.longest < time.Second || r.longest > 365*24*time.Hour {
+		return o, fmt.Errorf("--gang-longest: %s; allowed are 1s to 8760h", r.longest)
+	}
+	if r.burst < 0 || r.burst > 1<<12 {
+		return o, fmt.Errorf("--gang-burst: %d; allowed are 0 (none) to %d", r.burst, 1<<12)
+	}
+	if !(r.daily >= 0 && r.daily <= 1) {
+		return o, fmt.Errorf("--gang-daily: %v; allowed are 0 to 1", r.daily)
+	}
+	o = replay.Options{Seed: r.seed, Every: r.every, Checkpoint: r.checkpoint, Restart: r.restart, Notice: r.notice, Samples: 600}
 	names, smallest := []string{}, 1<<20
 	for i := range file.Pools {
 		p := replay.Pool{Pool: file.Pools[i].Plan(), Start: r.start}
@@ -137,6 +175,6 @@ func (r replayed) options() (o replay.Options, err error) {
 		o.Trace, err = replay.ReadTrace(r.trace)
 		return o, err
 	}
-	o.Trace = replay.Generate(replay.Gangs{Count: r.gangs, Every: r.arrivals, Most: r.most, GPUs: smallest, Longest: 7 * 24 * time.Hour}, r.seed)
+	o.Trace = replay.Generate(replay.Gangs{Model: r.model, Daily: r.daily, Burst: r.burst, Count: r.gangs, Every: r.arrivals, Most: r.most, GPUs: smallest, Longest: r.longest}, r.seed)
 	return o, nil
 }

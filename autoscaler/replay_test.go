@@ -31,7 +31,7 @@ func TestReplayPrintsJSONAndWritesThePage(t *testing.T) {
 	var r replay.Report
 	must.NoError(t, json.Unmarshal([]byte(out), &r))
 	must.Eq(t, 20, r.Tasks)
-	must.Len(t, 6, r.Results)
+	must.Len(t, 9, r.Results)
 	must.Greater(t, 0, r.Bounds.NoWait)
 	html, err := os.ReadFile(page)
 	must.NoError(t, err)
@@ -40,12 +40,17 @@ func TestReplayPrintsJSONAndWritesThePage(t *testing.T) {
 
 func TestReplayRefusesWhatItCannotUse(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--spot: pool "x"`:   {"--gangs", "1", "--spot", "x=replay/testdata/availability_16-node_aws-08-27-2023_us-west-2a_v100_1.json"},
-		"--target: 2":        {"--gangs", "1", "--target", "2"},
-		"--start: 48h0m0s":   {"--gangs", "1", "--start", "48h"},
-		"--gangs":            {"--gangs", "-1"},
-		"trace: open":        {"--trace", "nowhere.csv"},
-		"none of the others": {"--gangs", "1", "--trace", "a"},
+		`--spot: pool "x"`:                   {"--gangs", "1", "--spot", "x=replay/testdata/availability_16-node_aws-08-27-2023_us-west-2a_v100_1.json"},
+		"--target: 2":                        {"--gangs", "1", "--target", "2"},
+		"--gang-model: \"x\"":                {"--gangs", "1", "--gang-model", "x"},
+		"--gang-daily: 2":                    {"--gangs", "1", "--gang-daily", "2"},
+		"--headroom: -1":                     {"--gangs", "1", "--headroom", "-1"},
+		"--forecast-period: 1h0m0s; allowed": {"--gangs", "1", "--forecast-period", "1h"},
+		"--notice: 25h0m0s":                  {"--gangs", "1", "--notice", "25h"},
+		"--start: 48h0m0s":                   {"--gangs", "1", "--start", "48h"},
+		"--gangs":                            {"--gangs", "-1"},
+		"trace: open":                        {"--trace", "nowhere.csv"},
+		"none of the others":                 {"--gangs", "1", "--trace", "a"},
 	} {
 		_, err := replayWith(t, args...)
 		must.ErrorContains(t, err, want)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// step is how fine the past is kept; of each the most that was in use.
-const step = 5 * time.Minute
+// Step is how fine the past is kept; of each the most that was in use.
+const Step = 5 * time.Minute
 
 // least is how many periods must be known before anything is expected.
 const least = 3
@@ -143,6 +143,6 @@ func (m *Model) peak(from, to int64) int {
 	return most
 }
 
-func (m *Model) perPeriod() int64 { return int64(m.season.Period / step) }
+func (m *Model) perPeriod() int64 { return int64(m.season.Period / Step) }
 
-func at(t time.Time) int64 { return t.UnixNano() / int64(step) }
+func at(t time.Time) int64 { return t.UnixNano() / int64(Step) }

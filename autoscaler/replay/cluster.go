@@ -167,16 +167,22 @@ func (c *cluster) stop(j *job, now, lost time.Duration) {
 
 // input is the cluster as the planner sees it.
 func (c *cluster) input(now time.Duration) plan.Input {
-	in := plan.Input{Now: epoch.Add(now)}
-	for _, p := range c.pools {
-		in.Pools = append(in.Pools, p.Pool)
+	in := plan.Input{Now: epoch.Add(now), Pools: make([]plan.Pool, 0, len(c.pools)), Nodes: make([]plan.Node, 0, len(c.nodes)), Work: make([]plan.Work, 0, len(c.queue))}
+	for i := range c.pools {
+		in.Pools = append(in.Pools, c.pools[i].Pool)
 	}
+	all := 0
 	for _, n := range c.nodes {
-		v := n.Node
+		all += len(n.jobs)
+	}
+	tenants := make([]plan.Tenant, 0, all)
+	for _, n := range c.nodes {
+		from := len(tenants)
 		for _, j := range n.jobs {
-			v.Tenants = append(v.Tenants, plan.Tenant{Work: j.work})
+			tenants = append(tenants, plan.Tenant{Work: j.work})
 		}
-		in.Nodes = append(in.Nodes, v)
+		in.Nodes = append(in.Nodes, n.Node)
+		in.Nodes[len(in.Nodes)-1].Tenants = tenants[from:len(tenants):len(tenants)]
 	}
 	for _, j := range c.queue {
 		in.Work = append(in.Work, j.work)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad-autoscaler/plugins/strategy"
 	"github.com/hashicorp/nomad-autoscaler/sdk"
 
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/forecast"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
@@ -31,6 +32,54 @@ type Planner struct {
 	// Move: single tasks gave leave to be moved to a cheaper node, at a
 	// checkpoint made for it.
 	Move bool
+	// Headroom is kept in every pool, where it is not zero.
+	Headroom float64
+	// Forecast, where there is one, buys ahead what it expects within Ahead.
+	// It learns in one replay: each needs its own.
+	Forecast *Forecaster
+}
+
+// NewForecaster learns a season, and looks as far ahead.
+func NewForecaster(s forecast.Season, ahead time.Duration) (*Forecaster, error) {
+	m, err := forecast.New(s)
+	if err != nil {
+		return nil, err
+	}
+	return &Forecaster{Model: m, Ahead: ahead}, nil
+}
+
+// Forecaster learns the load as the replay goes.
+type Forecaster struct {
+	Model *forecast.Model
+	// Ahead is how far it looks: at least as long as a node takes to start.
+	Ahead time.Duration
+
+	since time.Time
+	gpus  int
+}
+
+// expect tells the model what was asked for since the last time, and asks it.
+func (f *Forecaster) expect(in plan.Input) plan.Ahead {
+	if !f.since.IsZero() {
+		// The clock only goes on.
+		if err := f.Model.Add(f.since, in.Now, f.gpus); err != nil {
+			panic(err)
+		}
+	}
+	f.since, f.gpus = in.Now, 0
+	for _, n := range in.Nodes {
+		for _, t := range n.Tenants {
+			f.gpus += t.Work.Request.GPUs
+		}
+	}
+	for _, w := range in.Work {
+		f.gpus += w.QueuedGPUs()
+	}
+	e, ok := f.Model.Expect(in.Now, f.Ahead)
+	if !ok {
+		return plan.Ahead{}
+	}
+	return plan.Ahead{GPUs: e.GPUs, Why: e.String()}
 }
 
 // Name is the planner's in a report.
@@ -45,23 +94,52 @@ func (p Planner) Decide(in plan.Input) ([]plan.Decision, time.Time) {
 			}
 		}
 	}
+	if p.Headroom > 0 {
+		for i := range in.Pools {
+			in.Pools[i].Headroom = p.Headroom
+		}
+	}
+	if p.Forecast != nil {
+		in.Ahead = p.Forecast.expect(in)
+	}
 	out := plan.Make(in)
-	// Something that waits or idles makes a plan change with time alone, and so
-	// does the end of a pool's rest where something could move there.
-	if len(in.Work) > 0 || slices.ContainsFunc(in.Nodes, func(n plan.Node) bool { return !n.Busy && !n.Starting && !n.Closed }) {
-		return out.Decisions, in.Now.Add(time.Second)
+	again := turn(in)
+	if p.Forecast != nil {
+		// What is expected changes with the model's step.
+		if next := in.Now.Truncate(forecast.Step).Add(forecast.Step); again.IsZero() || next.Before(again) {
+			again = next
+		}
 	}
-	if p.Move {
-		return out.Decisions, rested(in)
-	}
-	return out.Decisions, time.Time{}
+	return out.Decisions, again
 }
 
-// rested is when the next pool may be asked again; zero: none rests.
-func rested(in plan.Input) (again time.Time) {
+// turn is when time alone next makes a plan another one, where nothing happens
+// in between: a pool's rest ends, or a node has idled long enough or comes to
+// the end of what is paid. Zero: never.
+func turn(in plan.Input) (again time.Time) {
+	at := func(t time.Time) {
+		if t.After(in.Now) && (again.IsZero() || t.Before(again)) {
+			again = t
+		}
+	}
+	pools := map[string]plan.Pool{}
 	for _, p := range in.Pools {
-		if end := p.Refused.Add(p.Retry); !p.Refused.IsZero() && end.After(in.Now) && (again.IsZero() || end.Before(again)) {
-			again = end
+		pools[p.Name] = p
+		if !p.Refused.IsZero() {
+			at(p.Refused.Add(p.Retry))
+		}
+	}
+	for _, n := range in.Nodes {
+		if n.Busy || n.Starting || n.Closed {
+			continue
+		}
+		p := pools[n.Pool]
+		end := n.IdleSince.Add(p.IdleTime)
+		at(end)
+		if p.Increment > p.Margin && !end.After(in.Now) {
+			into := in.Now.Sub(n.Bought) % p.Increment
+			at(in.Now.Add(p.Increment - p.Margin - into))
+			at(in.Now.Add(2*p.Increment - p.Margin - into))
 		}
 	}
 	return again

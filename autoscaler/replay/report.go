@@ -77,8 +77,27 @@ func (r *Report) rows() (rows [][]string) {
 	return rows
 }
 
+var spentHeader = []string{"Cost in % of the no-wait bound", "All", "Work at the bound's price", "Dearer pools", "Lost work", "Start", "Idle nodes", "Free GPUs of busy nodes", "Billing"}
+
+// spent are the rows that say what the cost was for. What the bound pays for
+// the same work is apart from what dearer pools cost above it; a policy whose
+// work waits for cheap pools may be under it.
+func (r *Report) spent() (rows [][]string) {
+	part := func(v float64) string { return fmt.Sprintf("%.1f", 100*v/max(r.Bounds.NoWait, 1e-9)) }
+	for _, x := range r.Results {
+		s := x.Spent
+		rows = append(rows, []string{x.Policy, part(x.Cost), part(r.Bounds.NoWait), part(s.Work - r.Bounds.NoWait), part(s.Lost), part(s.Start), part(s.Idle), part(s.Unfilled), part(s.Billing)})
+	}
+	return rows
+}
+
 // Table writes the report for people.
 func (r *Report) Table(out io.Writer) {
+	render(out, header, r.rows())
+	render(out, spentHeader, r.spent())
+}
+
+func render(out io.Writer, header []string, rows [][]string) {
 	t := table.NewWriter()
 	t.SetOutputMirror(out)
 	t.SetStyle(table.StyleLight)
@@ -89,7 +108,7 @@ func (r *Report) Table(out io.Writer) {
 		return row
 	}
 	t.AppendHeader(row(header))
-	for _, cells := range r.rows() {
+	for _, cells := range rows {
 		t.AppendRow(row(cells))
 	}
 	t.Render()
@@ -123,7 +142,7 @@ func (r *Report) HTML(out io.Writer) error {
 		}
 		plots = append(plots, svg)
 	}
-	return pageTemplate.Execute(out, map[string]any{"Report": r, "Header": header, "Rows": r.rows(), "Plots": plots})
+	return pageTemplate.Execute(out, map[string]any{"Report": r, "Header": header, "Rows": r.rows(), "SpentHeader": spentHeader, "Spent": r.spent(), "Plots": plots})
 }
 
 func (r *Report) draw(title, axis string, of func(Point) float64) (template.HTML, error) {

@@ -324,9 +324,10 @@ func (r *run) apply(decisions []plan.Decision) {
 		}
 		for range min(d.Want, r.pools[pool].Max) - r.open(pool) {
 			if spot := r.pools[pool].Spot; spot != nil && r.count(pool) >= spot.At(r.now) {
+				// Another pool may have what this one has not: that is looked at once, as the pool rests now.
+				r.changed = r.changed || r.pools[pool].Refused.IsZero() || r.now-r.pools[pool].Refused.Sub(epoch) >= r.pools[pool].Retry
 				r.pools[pool].Refused = epoch.Add(r.now)
 				r.result.Refused++
-				r.changed = true // another pool may have what this one has not
 				break
 			}
 			r.changed = true
