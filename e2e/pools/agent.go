@@ -77,6 +77,7 @@ scaling %q {
     cooldown            = %q
     evaluation_interval = "1s"
     check "queue" {
+      group  = %[7]q
       source = "gpu-queue"
       query  = "queued_gpus"
       strategy "gpu-pool" {
@@ -90,7 +91,7 @@ scaling %q {
     }
   }
 }
-`, p.Name, p.Min, p.Max, cmp.Or(p.Cooldown, "1s"), p.Checks, p.Target)
+`, p.Name, p.Min, p.Max, cmp.Or(p.Cooldown, "1s"), p.Checks, p.Target, p.Group)
 		if err := os.WriteFile(filepath.Join(dir, p.Name+".hcl"), []byte(text), 0o600); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@
 package pools
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -29,15 +30,18 @@ const (
 // Pool is a pool of local nodes.
 type Pool struct {
 	Name      string
-	Lifecycle string // spot or on-demand; the nodes' class too
+	Lifecycle string // spot or on-demand
+	Class     string // of its nodes, and the first part of their names; its lifecycle where none is set
 	Price     float64
 	Min, Max  int
 	// Driver is more of the task driver's configuration; NAME stands for the node's name.
 	Driver string
-	// Cooldown of its policy; one second where none is set. Checks are more
-	// checks of it, and Target more lines of its target.
-	Cooldown, Checks, Target string
+	// Cooldown of its policy; one second where none is set. Group is that of its
+	// check, Checks are more of them, and Target is more of its target.
+	Cooldown, Group, Checks, Target string
 }
+
+func (p Pool) class() string { return cmp.Or(p.Class, p.Lifecycle) }
 
 // Start describes the pools to the plugins and starts the autoscaler with a
 // policy for each. It returns the path of the pools' file.
@@ -78,7 +82,7 @@ pool %q {
   start_timeout = "1m"
   select {
     node_pool  = %q
-    node_class = %[2]q
+    node_class = %[9]q
   }
   shape {
     gpus  = 8
@@ -86,10 +90,11 @@ pool %q {
   }
   local {
     dir = %[8]q
-`, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, Model, filepath.Join(c.Dir(), "pools", p.Name))
+`, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, Model, filepath.Join(c.Dir(), "pools", p.Name), p.class())
 		for i := range p.Max {
-			place, err := c.Place(cluster.Client{Name: fmt.Sprintf("%s-%d", p.Lifecycle, i+1), NodePool: NodePool, NodeClass: p.Lifecycle, Profile: profile,
-				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: strings.ReplaceAll(p.Driver, "NAME", fmt.Sprintf("%s-%d", p.Lifecycle, i+1))})
+			name := fmt.Sprintf("%s-%d", p.class(), i+1)
+			place, err := c.Place(cluster.Client{Name: name, NodePool: NodePool, NodeClass: p.class(), Profile: profile,
+				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: strings.ReplaceAll(p.Driver, "NAME", name)})
 			if err != nil {
 				return "", err
 			}
