@@ -129,6 +129,9 @@ func (p *planner) serve(w Work) Waiting {
 	buys, left := p.buy(w, still)
 	if left > 0 && (w.Gang || len(buys) == 0) {
 		reason, never := p.refuse(w, still, left, len(held))
+		if never && w.Gang {
+			reason += wasted(w, len(p.candidates(w)) > 0)
+		}
 		if !w.Gang {
 			p.hold(held, w)
 			p.retire()
@@ -278,6 +281,18 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 		return fmt.Sprintf("%s; %d more allocations need nodes than the pools' maximum and the budget leave now", placed(w), left), false
 	}
 	return fmt.Sprintf("%s; %d more nodes are needed than the pools' maximum leaves now", placed(w), left), false
+}
+
+// wasted says what a gang that can never be whole does to others: Nomad places
+// its allocations one by one, wherever there is room.
+func wasted(w Work, fits bool) string {
+	switch {
+	case w.Placed > 0:
+		return fmt.Sprintf("; %d of it are placed and hold what others could use: stop it, or let it ask for less", w.Placed)
+	case fits:
+		return "; Nomad can still place a part of it on nodes bought for others: stop it, or let it ask for less"
+	}
+	return ""
 }
 
 func (p *planner) why(w Work, nodes, missing int) string {

@@ -105,6 +105,21 @@ func TestTheReasonNamesTheQueueDepth(t *testing.T) {
 	must.StrContains(t, d.Reason, "gang train/gang queues 32 GPUs (1 of 4 placed) and 3 more nodes are bought for it")
 }
 
+func TestAGangThatNeverFitsIsSaidToHoldWhatItHolds(t *testing.T) {
+	reason := func(w Work, nodes ...Node) string {
+		out := Make(Input{Now: now, Work: []Work{w}, Nodes: nodes, Pools: pools()})
+		must.True(t, out.Waiting[0].Unsatisfiable)
+		return out.Waiting[0].Reason
+	}
+	must.StrHasSuffix(t, "hold 10; Nomad can still place a part of it on nodes bought for others: stop it, or let it ask for less", reason(gang(11, 0)))
+	part := gang(11, 1)
+	part.PlacedOn = []string{"s1"}
+	must.StrHasSuffix(t, "; 1 of it are placed and hold what others could use: stop it, or let it ask for less", reason(part, busy(node("spot", "s1"))))
+	other := gang(1, 0)
+	other.Request.Model = "B200"
+	must.StrNotContains(t, reason(other), "Nomad can still", must.Sprint("no node takes any of it"))
+}
+
 func TestWhatHoldsForEveryPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := Input{Now: now, Pools: pools()}

@@ -50,13 +50,28 @@ policy {
 }
 %s
 `, pluginDir, c.HTTPPort()+10+a.Port, cmp.Or(a.Nomad, c.NomadAddress()), a.Token, filepath.Join(filepath.Dir(file), "policies"), a.More)
-	for _, p := range [][3]string{{"apm", "gpu-queue", a.Reads}, {"strategy", "gpu-pool", a.Reads}, {"target", "gpu-pool", a.Acts}} {
-		record := ""
-		if p[0] == "strategy" {
-			record = filepath.Join(filepath.Dir(file), "record")
+	files, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "pools*.hcl"))
+	for _, file := range files {
+		region := strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "pools"), ".hcl"), "-")
+		for _, p := range [][3]string{{"apm", "gpu-queue", a.Reads}, {"strategy", "gpu-pool", a.Reads}, {"target", "gpu-pool", a.Acts}} {
+			record := ""
+			if p[0] == "strategy" {
+				record = strings.TrimSuffix(file, ".hcl") + ".record"
+			}
+			fmt.Fprintf(&b, `
+%[1]s %[2]q {
+  driver = "nomad-autoscaler-gpu"
+  args   = [%[1]q]
+  config = {
+    pools_file    = %[3]q
+    nomad_address = %[4]q
+    nomad_region  = %[5]q
+    nomad_token   = %[6]q
+    record_file   = %[7]q
+  }
+}
+`, p[0], p[1]+suffix(region), file, c.NomadAddress(), region, p[2], record)
 		}
-		fmt.Fprintf(&b, "%[1]s %[2]q {\n  driver = \"nomad-autoscaler-gpu\"\n  args   = [%[1]q]\n  config = {\n    pools_file    = %[3]q\n    nomad_address = %[4]q\n    nomad_token   = %[5]q\n    record_file   = %[6]q\n  }\n}\n",
-			p[0], p[1], file, c.NomadAddress(), p[2], record)
 	}
 	return b.String()
 }
@@ -77,20 +92,21 @@ scaling %q {
     cooldown            = %q
     evaluation_interval = "1s"
     check "queue" {
-      source = "gpu-queue"
+      group  = %[7]q
+      source = "gpu-queue%[8]s"
       query  = "queued_gpus"
-      strategy "gpu-pool" {
+      strategy "gpu-pool%[8]s" {
         pool = %[1]q
       }
     }
     %[5]s
-    target "gpu-pool" {
+    target "gpu-pool%[8]s" {
       pool = %[1]q
       %[6]s
     }
   }
 }
-`, p.Name, p.Min, p.Max, cmp.Or(p.Cooldown, "1s"), p.Checks, p.Target)
+`, p.Name, p.Min, p.Max, cmp.Or(p.Cooldown, "1s"), p.Checks, p.Target, p.Group, suffix(p.Region))
 		if err := os.WriteFile(filepath.Join(dir, p.Name+".hcl"), []byte(text), 0o600); err != nil {
 			return err
 		}

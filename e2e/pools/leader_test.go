@@ -75,7 +75,7 @@ func TestTwoAutoscalersHaveOneLeaderAndBuyNothingTwice(t *testing.T) {
 	c := clustertest.Start(t)
 	file, err := Describe(c, Pool{Name: "spot", Lifecycle: "spot", Price: 12.5, Max: 6})
 	must.NoError(t, err)
-	m := &market{c, t, file}
+	m := &market{Cluster: c, t: t, file: file}
 	lock := &locks{}
 	agents := map[string]*agent{}
 	for i, name := range []string{"a", "b"} {

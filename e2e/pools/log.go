@@ -6,11 +6,12 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"time"
 )
 
 // Scaling is one action of the autoscaler, from its own log.
 type Scaling struct {
-	Pool     string
+	At       time.Time
 	From, To int
 	Reason   string
 	// QueuedGPUs is the queue depth the strategy saw.
@@ -24,18 +25,16 @@ func ParseScalings(log []byte) []Scaling {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var l struct {
-			Message  string `json:"@message"`
-			PolicyID string `json:"policy_id"`
-			Target   string `json:"target"`
+			At       time.Time `json:"@timestamp"`
+			Message  string    `json:"@message"`
 			From, To int
 			Reason   string
 			Meta     struct {
 				QueuedGPUs float64 `json:"queued_gpus"`
-				Policy     string  `json:"nomad_policy_id"`
 			}
 		}
 		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Message == "scaling target" {
-			all = append(all, Scaling{From: l.From, To: l.To, Reason: l.Reason, QueuedGPUs: int(l.Meta.QueuedGPUs)})
+			all = append(all, Scaling{At: l.At, From: l.From, To: l.To, Reason: l.Reason, QueuedGPUs: int(l.Meta.QueuedGPUs)})
 		}
 	}
 	return all

@@ -62,7 +62,7 @@ func TestAnOldNodeIsReplacedUnderAGangThatMayMoveAndUnderNoOther(t *testing.T) {
 	window := "pool \"spot\" {\n  maintenance {\n    start    = \"* * * * *\"\n    duration = \"1h\"\n    want     = { \"meta.image\" = \"2\" }\n  }\n"
 	must.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), "pool \"spot\" {\n", window, 1)), 0o600))
 	must.NoError(t, c.StartAutoscaler(Agent{}.Config(c, filepath.Join(clustertest.Programs, "autoscaler"), file)))
-	m := &market{c, t, file}
+	m := &market{Cluster: c, t: t, file: file}
 
 	m.gang("stays", 1, "only")
 	stays := m.running("stays", 1)

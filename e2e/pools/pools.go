@@ -5,6 +5,7 @@
 package pools
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -29,15 +30,19 @@ const (
 // Pool is a pool of local nodes.
 type Pool struct {
 	Name      string
-	Lifecycle string // spot or on-demand; the nodes' class too
+	Lifecycle string // spot or on-demand
+	Class     string // of its nodes, and the first part of their names; its lifecycle where none is set
+	Region    string // of Nomad; empty: the cluster's own
 	Price     float64
 	Min, Max  int
 	// Driver is more of the task driver's configuration; NAME stands for the node's name.
 	Driver string
-	// Cooldown of its policy; one second where none is set. Checks are more
-	// checks of it, and Target more lines of its target.
-	Cooldown, Checks, Target string
+	// Cooldown of its policy; one second where none is set. Group is that of its
+	// check, Checks are more of them, and Target is more of its target.
+	Cooldown, Group, Checks, Target string
 }
+
+func (p Pool) class() string { return cmp.Or(p.Class, p.Lifecycle) }
 
 // Start describes the pools to the plugins and starts the autoscaler with a
 // policy for each. It returns the path of the pools' file.
@@ -50,21 +55,39 @@ func Start(c *cluster.Cluster, pluginDir string, pools ...Pool) (string, error) 
 }
 
 // Describe writes the pools' file, whose path it returns, and a policy for each
-// pool, as Agent.Config expects them.
+// pool, as Agent.Config expects them. Pools of another region have a file of
+// their own beside it, pools-REGION.hcl.
 func Describe(c *cluster.Cluster, pools ...Pool) (string, error) {
+	byRegion := map[string][]Pool{"": nil}
+	for _, p := range pools {
+		byRegion[p.Region] = append(byRegion[p.Region], p)
+	}
 	// A node makes its pool known, and a pool that starts empty has none yet.
 	if _, err := c.Nomad().NodePools().Register(&api.NodePool{Name: NodePool}, nil); err != nil {
 		return "", err
 	}
-	file, err := write(c, pools)
-	if err != nil {
-		return "", err
+	for region, pools := range byRegion {
+		if err := write(c, filePath(c, region), pools); err != nil {
+			return "", err
+		}
 	}
-	return file, policies(c, pools)
+	return filePath(c, ""), policies(c, pools)
+}
+
+func filePath(c *cluster.Cluster, region string) string {
+	return filepath.Join(c.Dir(), "pools"+suffix(region)+".hcl")
+}
+
+// suffix is what the names of a region's plugins have behind them.
+func suffix(region string) string {
+	if region == "" {
+		return ""
+	}
+	return "-" + region
 }
 
 // write makes a place for every node a pool can have.
-func write(c *cluster.Cluster, pools []Pool) (string, error) {
+func write(c *cluster.Cluster, path string, pools []Pool) error {
 	var b strings.Builder
 	for _, p := range pools {
 		fmt.Fprintf(&b, `
@@ -78,7 +101,7 @@ pool %q {
   start_timeout = "1m"
   select {
     node_pool  = %q
-    node_class = %[2]q
+    node_class = %[9]q
   }
   shape {
     gpus  = 8
@@ -86,21 +109,29 @@ pool %q {
   }
   local {
     dir = %[8]q
-`, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, Model, filepath.Join(c.Dir(), "pools", p.Name))
+`, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, Model, filepath.Join(c.Dir(), "pools", p.Name), p.class())
 		for i := range p.Max {
-			place, err := c.Place(cluster.Client{Name: fmt.Sprintf("%s-%d", p.Lifecycle, i+1), NodePool: NodePool, NodeClass: p.Lifecycle, Profile: profile,
-				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: strings.ReplaceAll(p.Driver, "NAME", fmt.Sprintf("%s-%d", p.Lifecycle, i+1))})
+			name := fmt.Sprintf("%s-%d", p.class(), i+1)
+			place, err := c.Place(cluster.Client{Name: name, NodePool: NodePool, NodeClass: p.class(), Profile: profile,
+				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: strings.ReplaceAll(p.Driver, "NAME", name)})
 			if err != nil {
-				return "", err
+				return err
 			}
-			command, err := json.Marshal(append(place.Launch(), place.Argv...))
+			argv := append(place.Launch(), place.Argv...)
+			if p.Region != "" {
+				config := place.DataDir + "-region.hcl"
+				if err := os.WriteFile(config, fmt.Appendf(nil, "region = %q\n", p.Region), 0o600); err != nil {
+					return err
+				}
+				argv = append(argv, "-config", config)
+			}
+			command, err := json.Marshal(argv)
 			if err != nil {
-				return "", err
+				return err
 			}
 			fmt.Fprintf(&b, "    slot %q {\n      command  = %s\n      data_dir = %q\n    }\n", place.Name, command, place.DataDir)
 		}
 		b.WriteString("  }\n}\n")
 	}
-	path := filepath.Join(c.Dir(), "pools.hcl")
-	return path, os.WriteFile(path, []byte(b.String()), 0o600)
+	return os.WriteFile(path, []byte(b.String()), 0o600)
 }

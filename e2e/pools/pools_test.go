@@ -25,16 +25,19 @@ func TestMain(m *testing.M) { clustertest.Main(m) }
 // market is a cluster with an autoscaler and no node but those it buys.
 type market struct {
 	*cluster.Cluster
-	t    *testing.T
-	file string
+	t      *testing.T
+	file   string
+	region string // empty: the cluster's own
 }
+
+func (m *market) query() *api.QueryOptions { return &api.QueryOptions{Region: m.region} }
 
 func newMarket(t *testing.T, pools ...Pool) *market {
 	t.Helper()
 	c := clustertest.Start(t)
 	file, err := Start(c, filepath.Join(clustertest.Programs, "autoscaler"), pools...)
 	must.NoError(t, err)
-	return &market{c, t, file}
+	return &market{Cluster: c, t: t, file: file}
 }
 
 // gang is a job that runs until the file "go" is there; size nodes of 8 GPUs.
@@ -95,14 +98,17 @@ job %[1]q {
 }
 `, name, NodePool, spot, size, filepath.Join(m.Dir(), "go"), map[string]string{"prefer": ".", "never": "^on-demand$", "only": "^spot$"}[spot], strings.Join(more, "\n")), true)
 	must.NoError(m.t, err)
-	_, _, err = m.Nomad().Jobs().Register(job, nil)
+	if m.region != "" {
+		job.Region = &m.region
+	}
+	_, _, err = m.Nomad().Jobs().Register(job, &api.WriteOptions{Region: m.region})
 	must.NoError(m.t, err)
 }
 
 // nodes are the names of all nodes that Nomad has ever been told of, by class:
 // the market purges none while the jobs run.
 func (m *market) nodes(class string) []string {
-	nodes, _, err := m.Nomad().Nodes().List(nil)
+	nodes, _, err := m.Nomad().Nodes().List(m.query())
 	must.NoError(m.t, err)
 	var names []string
 	for _, n := range nodes {
@@ -126,7 +132,7 @@ func (m *market) running(job string, size int) []string {
 	m.t.Helper()
 	var nodes []string
 	must.NoError(m.t, cluster.WaitFor(m.t.Context(), 2*time.Minute, job+" runs whole", func() (bool, string, error) {
-		allocs, _, err := m.Nomad().Jobs().Allocations(job, false, nil)
+		allocs, _, err := m.Nomad().Jobs().Allocations(job, false, m.query())
 		if err != nil {
 			return false, "", err
 		}
@@ -166,7 +172,7 @@ func (m *market) finish() {
 func (m *market) queue() string {
 	m.t.Helper()
 	cmd := exec.Command(filepath.Join(clustertest.Programs, "autoscaler", "nomad-autoscaler-gpu"), "queue", "--pools", m.file)
-	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+m.NomadAddress())
+	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+m.NomadAddress(), "NOMAD_REGION="+m.region)
 	out, err := cmd.CombinedOutput()
 	must.NoError(m.t, err, must.Sprint(string(out)))
 	return string(out)

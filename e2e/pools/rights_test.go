@@ -72,7 +72,7 @@ func TestWithACLsTheDocumentedRightsAreEnoughAndEachIsNeeded(t *testing.T) {
 	scaler := m.agent("autoscaler", Agent{Reads: reads, Acts: reads})
 	m.gang("gang", 2, "prefer")
 	must.Eq(t, []string{"spot-1", "spot-2"}, m.running("gang", 2))
-	out, err := m.says(reads, "cost", "--record", filepath.Join(m.Dir(), "record"))
+	out, err := m.says(reads, "cost", "--record", filepath.Join(m.Dir(), "pools.record"))
 	must.NoError(t, err, must.Sprint(out))
 	must.NoError(t, os.WriteFile(filepath.Join(m.Dir(), "go"), nil, 0o644))
 	m.logs(`the token lacks node { policy = \"write\" }`)
