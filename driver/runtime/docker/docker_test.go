@@ -59,12 +59,11 @@ func TestMain(m *testing.M) {
 
 // box is a runtime with a task's pipes, read by the test.
 type box struct {
-	t          *testing.T
-	runtime    Runtime
-	dir        string
-	spec       runtime.Spec
-	out, errs  *reader
-	containers int
+	t         *testing.T
+	runtime   Runtime
+	dir       string
+	spec      runtime.Spec
+	out, errs *reader
 }
 
 // reader holds what came out of a named pipe.

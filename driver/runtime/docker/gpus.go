@@ -4,7 +4,6 @@ package docker
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -101,10 +100,4 @@ func rdmaNodes(root string) []string {
 		nodes = append(nodes, found...)
 	}
 	return nodes
-}
-
-// isNode reports whether path is a device node.
-func isNode(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode()&os.ModeDevice != 0
 }
