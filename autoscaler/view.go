@@ -89,6 +89,7 @@ type decision struct {
 	Now     int      `json:"now"`
 	Want    int      `json:"want"`
 	Release []string `json:"release"`
+	Drain   []string `json:"drain"`
 	Reason  string   `json:"reason"`
 }
 
@@ -99,7 +100,7 @@ func (v view) plan(ctx context.Context, out io.Writer) error {
 	}
 	rows := []decision{}
 	for _, d := range o.Decisions {
-		rows = append(rows, decision{d.Pool, d.Now, d.Want, append([]string{}, d.Release...), d.Reason})
+		rows = append(rows, decision{d.Pool, d.Now, d.Want, append([]string{}, d.Release...), append([]string{}, d.Drain...), d.Reason})
 	}
 	if v.json {
 		return printJSON(out, rows)

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"html/template"
+	"image/color"
 	"io"
 	"runtime"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
@@ -129,7 +129,7 @@ var curves = []struct {
 	{"On-demand nodes", "nodes", func(p Point) float64 { return float64(p.OnDemand) }},
 	{"Utilisation", "share of GPUs in use", func(p Point) float64 { return p.Used }},
 	{"Cost", "per hour", func(p Point) float64 { return p.Cost }},
-	{"Wait", "of the oldest in the queue, minutes", func(p Point) float64 { return p.Wait / 60 }},
+	{"Wait", "oldest, minutes", func(p Point) float64 { return p.Wait / 60 }},
 }
 
 // HTML writes the report as one page that needs nothing else.
@@ -142,31 +142,56 @@ func (r *Report) HTML(out io.Writer) error {
 		}
 		plots = append(plots, svg)
 	}
-	return pageTemplate.Execute(out, map[string]any{"Report": r, "Header": header, "Rows": r.rows(), "SpentHeader": spentHeader, "Spent": r.spent(), "Plots": plots})
+	return pageTemplate.Execute(out, map[string]any{"Report": r, "Header": header, "Rows": r.rows(), "SpentHeader": spentHeader, "Spent": r.spent(), "Legend": r.legend(), "Plots": plots})
 }
+
+// colours are told apart by those who see colours poorly, too (Okabe and Ito);
+// further policies have them again, dashed.
+var colours = []color.RGBA{{0, 114, 178, 255}, {230, 159, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {213, 94, 0, 255}, {0, 0, 0, 255}}
+
+// label is a policy in the page's legend.
+type label struct {
+	Name, Colour string
+	Dashed       bool
+}
+
+func (r *Report) legend() (all []label) {
+	for i, x := range r.Results {
+		if !r.constant(x) {
+			c := colours[i%len(colours)]
+			all = append(all, label{x.Policy, fmt.Sprintf("#%02x%02x%02x", c.R, c.G, c.B), i >= len(colours)})
+		}
+	}
+	return all
+}
+
+// constant policies have the same nodes all the time: a line of theirs would
+// only press the others together.
+func (r *Report) constant(x *Result) bool { return x.Policy == Fixed{}.Name() && len(r.Results) > 1 }
 
 func (r *Report) draw(title, axis string, of func(Point) float64) (template.HTML, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "days", axis
-	p.Legend.Top, p.Legend.Left = true, true
 	for i, x := range r.Results {
 		points := make(plotter.XYs, len(x.Curve))
 		for j, point := range x.Curve {
 			points[j] = plotter.XY{X: point.Hours / 24, Y: of(point)}
 		}
-		if len(points) == 0 {
+		if len(points) == 0 || r.constant(x) {
 			continue
 		}
 		line, err := plotter.NewLine(points)
 		if err != nil {
 			return "", err
 		}
-		line.Color, line.Width = plotutil.Color(i), vg.Points(1)
+		line.Color, line.Width = colours[i%len(colours)], vg.Points(1)
+		if i >= len(colours) {
+			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
+		}
 		p.Add(line)
-		p.Legend.Add(x.Policy, line)
 	}
 	p.Y.Min = 0
-	canvas := vgsvg.NewWith(vgsvg.UseWH(22*vg.Centimeter, 8*vg.Centimeter))
+	canvas := vgsvg.NewWith(vgsvg.UseWH(26*vg.Centimeter, 7*vg.Centimeter))
 	p.Draw(draw.New(canvas))
 	var b bytes.Buffer
 	if _, err := canvas.WriteTo(&b); err != nil {

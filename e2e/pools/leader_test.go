@@ -82,22 +82,25 @@ func TestTwoAutoscalersHaveOneLeaderAndBuyNothingTwice(t *testing.T) {
 		agents[name] = m.agent("autoscaler-"+name, Agent{Nomad: lock.door(t, name, m.NomadAddress()), Port: i,
 			More: "high_availability {\n  enabled = true\n  lock_path = \"autoscaler/lock\"\n  lock_ttl = \"3s\"\n  lock_delay = \"1s\"\n}"})
 	}
-	leads := func() (name string) {
-		must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "an autoscaler leads", func() (bool, string, error) {
-			name = lock.leader()
-			return name != "", "", nil
+	// A killed leader has the lock for a while yet: the next one is waited for.
+	leads := func(nth int) (name string) {
+		t.Helper()
+		must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, fmt.Sprint("autoscaler leads, the ", nth), func() (bool, string, error) {
+			n := 0
+			name, n = lock.leader()
+			return name != "" && n >= nth, fmt.Sprint(name, n), nil
 		}))
 		return name
 	}
-	leads()
+	leads(1)
 	m.gang("gang", 3, "prefer")
-	for range 4 {
-		name := leads()
+	for n := range 4 {
+		name := leads(n + 1)
 		time.Sleep(time.Duration(200+rand.IntN(1800)) * time.Millisecond) // the moment is what the test tries
 		agents[name].kill()
 		agents[name].start()
 	}
-	leads()
+	leads(5)
 	m.running("gang", 3)
 	must.Len(t, 3, m.nodes("spot"))
 	must.Eq(t, 3, m.clients("spot"))
@@ -105,6 +108,5 @@ func TestTwoAutoscalersHaveOneLeaderAndBuyNothingTwice(t *testing.T) {
 		pids := m.targets()
 		return len(pids) == 1, fmt.Sprint(pids), nil
 	}))
-	must.GreaterEq(t, 5, lock.taken, must.Sprint("the leadership did not change with each kill"))
 	m.finish()
 }

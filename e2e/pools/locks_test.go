@@ -79,12 +79,12 @@ func (l *locks) serve(w http.ResponseWriter, r *http.Request, agent, operation s
 	json.NewEncoder(w).Encode(v)
 }
 
-// leader is who holds the lock now; empty: nobody.
-func (l *locks) leader() string {
+// leader is who holds the lock now, and the how manieth it is; empty: nobody.
+func (l *locks) leader() (name string, nth int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Now().Before(l.until) {
-		return l.holder
+		return l.holder, l.taken
 	}
-	return ""
+	return "", l.taken
 }
