@@ -37,8 +37,12 @@ func New(client *api.Client, prefix string, k gang.Key, owner string, ttl time.D
 	return &Store{client: client, root: prefix, prefix: path(prefix, k), ttl: ttl, owner: owner}
 }
 
+// query waits for something newer than index. With no index it is a read of
+// what stands now, and a consistent one: just after an election a leader
+// answers others from what it has replayed so far, which may be nothing (Consul,
+// "Consistency Modes"), and a gang whose head is gone has ended.
 func query(ctx context.Context, index uint64) *api.QueryOptions {
-	return (&api.QueryOptions{WaitIndex: index, WaitTime: waitTime}).WithContext(ctx)
+	return (&api.QueryOptions{WaitIndex: index, WaitTime: waitTime, RequireConsistent: index == 0}).WithContext(ctx)
 }
 
 func write(ctx context.Context) *api.WriteOptions { return (&api.WriteOptions{}).WithContext(ctx) }
@@ -128,6 +132,9 @@ func (s *Store) WatchHead(ctx context.Context, index uint64) (*gang.Head, uint64
 	pair, meta, err := s.client.KV().Get(s.prefix+"head", query(ctx, index))
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the gang's head: %w", err)
+	}
+	if pair == nil && index > 0 {
+		return s.WatchHead(ctx, 0) // that it is gone ends the gang: by a read that is sure
 	}
 	if pair == nil {
 		return nil, next(index, meta), nil

@@ -42,7 +42,7 @@ func (b *bench) member(rank int) *exchange {
 }
 
 func (b *bench) greets() error {
-	ctx, cancel := context.WithTimeout(b.t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 1500*time.Millisecond)
 	defer cancel()
 	x := b.member(0)
 	x.plan.calls = []int{1}

@@ -120,8 +120,11 @@ func (p *generation) Stop(ctx context.Context, sig syscall.Signal, grace time.Du
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := p.signal(ctx, syscall.SIGKILL); err != nil && !cerrdefs.IsNotFound(err) && !cerrdefs.IsConflict(err) {
-			return err
+		if err := p.signal(ctx, syscall.SIGKILL); err != nil {
+			// It may have ended meanwhile, which each engine says in its own way.
+			if state, _ := p.inspect(ctx); state != nil && state.Running {
+				return err
+			}
 		}
 		_, err = p.Wait(ctx)
 		return err
@@ -202,14 +205,14 @@ func exitOf(state *container.State, report *gang.Exit) gang.Exit {
 	var x gang.Exit
 	switch {
 	case report != nil:
-		x = gang.Exit{Code: report.Code, Signal: report.Signal, Err: report.Err, Tail: report.Tail}
+		x = gang.Exit{Code: report.Code, Signal: report.Signal, OOM: report.OOM, Err: report.Err, Tail: report.Tail}
 	case state.ExitCode > 128 && state.ExitCode <= 128+64:
 		x.Signal = state.ExitCode - 128
 	default:
 		x.Code = state.ExitCode
 		x.Err = state.Error
 	}
-	x.OOM = state.OOMKilled && !x.OK()
+	x.OOM = (x.OOM || state.OOMKilled) && !x.OK()
 	return x
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -96,12 +97,31 @@ func runAll(dir string, signals <-chan os.Signal) gang.Exit {
 	}
 	exit, failed := watchAll(workers, signals)
 	killDescendants(os.Getpid())
+	exit.OOM = !exit.OK() && ownOOMKills("/sys/fs/cgroup") > 0 // Podman 4 does not tell
 	x := failed.describe(exit)
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
 	out.drain(ctx)
 	errs.drain(ctx)
 	return x
+}
+
+// ownOOMKills is how often the kernel killed for memory in the cgroup whose
+// files a container sees below root: memory.events with version 2,
+// memory.oom_control with version 1 (cgroups(7)). 0 where it is not told.
+func ownOOMKills(root string) (kills int) {
+	for _, path := range []string{"memory.events", "memory/memory.oom_control"} {
+		data, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			if n, err := fmt.Sscanf(line, "oom_kill %d", &kills); n == 1 && err == nil {
+				return kills
+			}
+		}
+	}
+	return 0
 }
 
 // watchAll passes signals on until all processes have ended; the first that

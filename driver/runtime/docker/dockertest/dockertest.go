@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package dockertest runs a real Docker Engine for a test.
+// Package dockertest runs a real Docker Engine or Podman for a test.
 package dockertest
 
 import (
@@ -26,18 +26,20 @@ const Image = "host:1"
 // Volumes show the host's programs to a container of Image.
 var Volumes = []string{"/usr:/usr:ro", "/etc/alternatives:/etc/alternatives:ro"}
 
-// Engine is a running Docker Engine without networks of its own.
+// Engine is a running engine without networks of its own.
 type Engine struct {
+	// Podman: it is not Docker Engine.
+	Podman bool
 	// Endpoint is its URL.
 	Endpoint string
 	// Client asks it.
 	Client *client.Client
 
-	dir string
-	log *os.File
-	cmd *exec.Cmd
-	// wrap begins the command, such as nsenter with a namespace.
-	wrap []string
+	dir  string
+	log  *os.File
+	cmd  *exec.Cmd
+	argv []string
+	env  []string
 }
 
 // Missing says what a test with containers lacks on this machine; empty: nothing.
@@ -51,38 +53,56 @@ func Missing() string {
 	return ""
 }
 
-// Start runs an engine whose files are in dir, a short path, and gives it
+// Start runs Docker Engine, whose files are in dir, a short path, and gives it
 // Image. The words of wrap begin its command.
 func Start(ctx context.Context, dir string, wrap ...string) (*Engine, error) {
-	e := &Engine{Endpoint: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir, wrap: wrap}
-	var err error
-	if e.Client, err = client.New(client.WithHost(e.Endpoint)); err != nil {
+	e := &Engine{Endpoint: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir}
+	if err := os.WriteFile(e.in("none.json"), []byte("{}"), 0o600); err != nil {
 		return nil, err
 	}
-	if err := e.Up(ctx); err != nil {
+	e.argv = append(append([]string{}, wrap...), "dockerd", "--data-root", e.in("data"), "--exec-root", e.in("run"), "--pidfile", e.in("pid"), "-H", e.Endpoint,
+		"--config-file", e.in("none.json"), "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--storage-driver=vfs")
+	return e, e.begin(ctx)
+}
+
+// StartPodman runs Podman's service instead.
+func StartPodman(ctx context.Context, dir string) (*Engine, error) {
+	e := &Engine{Podman: true, Endpoint: "unix://" + filepath.Join(dir, "podman.sock"), dir: dir}
+	// Its own defaults are more than a container without CAP_SYS_RESOURCE may have.
+	config := "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n"
+	if err := os.WriteFile(e.in("containers.conf"), []byte(config), 0o600); err != nil {
 		return nil, err
+	}
+	e.env = []string{"CONTAINERS_CONF=" + e.in("containers.conf")}
+	e.argv = []string{"podman", "--root", e.in("root"), "--runroot", e.in("run"), "--tmpdir", e.in("tmp"), "--storage-driver", "vfs", "system", "service", "--time=0", e.Endpoint}
+	return e, e.begin(ctx)
+}
+
+func (e *Engine) in(name string) string { return filepath.Join(e.dir, name) }
+
+func (e *Engine) begin(ctx context.Context) error {
+	var err error
+	if e.Client, err = client.New(client.WithHost(e.Endpoint)); err != nil {
+		return err
+	}
+	if err := e.Up(ctx); err != nil {
+		return err
 	}
 	if err := e.importImage(ctx); err != nil {
 		e.Stop()
-		return nil, err
+		return err
 	}
-	return e, nil
+	return nil
 }
 
 // Up starts the engine's program.
 func (e *Engine) Up(ctx context.Context) error {
 	var err error
-	if e.log, err = os.OpenFile(filepath.Join(e.dir, "dockerd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+	if e.log, err = os.OpenFile(e.in("engine.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
-	in := func(name string) string { return filepath.Join(e.dir, name) }
-	args := append(append([]string{}, e.wrap...), "dockerd", "--data-root", in("data"), "--exec-root", in("run"), "--pidfile", in("pid"), "-H", e.Endpoint,
-		"--config-file", in("none.json"), "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--storage-driver=vfs")
-	if err := os.WriteFile(in("none.json"), []byte("{}"), 0o600); err != nil {
-		return err
-	}
-	e.cmd = exec.Command(args[0], args[1:]...)
-	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	e.cmd = exec.Command(e.argv[0], e.argv[1:]...)
+	e.cmd.Stdout, e.cmd.Stderr, e.cmd.Env = e.log, e.log, append(os.Environ(), e.env...)
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.cmd.Start(); err != nil {
 		return err
@@ -93,8 +113,8 @@ func (e *Engine) Up(ctx context.Context) error {
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			e.Stop()
-			data, _ := os.ReadFile(filepath.Join(e.dir, "dockerd.log"))
-			return fmt.Errorf("dockerd does not come up: %w\n%s", err, data[max(0, len(data)-1000):])
+			data, _ := os.ReadFile(e.in("engine.log"))
+			return fmt.Errorf("%s does not come up: %w\n%s", e.argv[0], err, data[max(0, len(data)-1000):])
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
