@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
+	"github.com/shirou/gopsutil/v4/process"
 )
 
 // Image is the image that each engine has: directories and links alone. The
@@ -134,6 +135,14 @@ func (e *Engine) Stop() {
 	}
 	e.Down(syscall.SIGTERM)
 	e.cmd = nil
+	// Podman leaves a process for each command in a container, for minutes.
+	if all, err := process.Processes(); err == nil {
+		for _, p := range all {
+			if line, err := p.Cmdline(); err == nil && strings.Contains(line, e.dir+"/") && int(p.Pid) != os.Getpid() {
+				_ = p.Kill()
+			}
+		}
+	}
 	// What its own end leaves mounted.
 	if mounts, err := os.ReadFile("/proc/self/mounts"); err == nil {
 		for line := range strings.Lines(string(mounts)) {
