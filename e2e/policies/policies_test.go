@@ -40,7 +40,7 @@ func standIn(t *testing.T) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Nomad-Index", "1")
 		switch r.URL.Path {
-		case "/v1/evaluations", "/v1/allocations", "/v1/nodes", "/v1/scaling/policies":
+		case "/v1/evaluations", "/v1/allocations", "/v1/nodes", "/v1/jobs", "/v1/scaling/policies":
 			if r.URL.Query().Has("index") {
 				<-r.Context().Done() // a blocking query: nothing changes
 				return

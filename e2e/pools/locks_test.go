@@ -79,7 +79,7 @@ func (l *locks) serve(w http.ResponseWriter, r *http.Request, agent, operation s
 	json.NewEncoder(w).Encode(v)
 }
 
-// leader is who holds the lock now, and the how manieth it is; empty: nobody.
+// leader is who holds the lock now, and how often the lock was taken so far; empty: nobody.
 func (l *locks) leader() (name string, nth int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
