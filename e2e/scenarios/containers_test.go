@@ -158,6 +158,10 @@ func TestAContainerSeesTheGPUsThatAreReservedForItAndEachRankIsTold(t *testing.T
 	must.NoError(t, cluster.WaitFor(t.Context(), patience, "both run", func() (bool, string, error) {
 		return strings.Count(e.output("stopped"), "ready") == 2, e.events("stopped"), nil
 	}))
+	exec := e.typed(`nomad alloc exec -t=false -task t $ALLOC /bin/sh -c 'echo inside, node $NODE_RANK; exit 7'`, e.allocs("stopped")[0].ID)
+	said, _ := exec.CombinedOutput()
+	must.Eq(t, 7, exec.ProcessState.ExitCode(), must.Sprint(string(said)))
+	must.StrContains(t, string(said), "inside, node ")
 	_, _, err := e.Nomad().Jobs().Deregister("stopped", false, nil)
 	must.NoError(t, err)
 	e.untilAll("stopped", api.AllocClientStatusComplete)

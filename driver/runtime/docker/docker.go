@@ -170,21 +170,26 @@ func (e *Engine) missing(ctx context.Context, name, file string) bool {
 	return cerrdefs.IsNotFound(err)
 }
 
+// removeWithin is how long an engine may take to remove a container.
+const removeWithin = 20 * time.Second
+
 // remove takes a container away, with what runs in it; none may be there.
 func (e *Engine) remove(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
-	_, err := e.client.ContainerRemove(ctx, name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	for cerrdefs.IsConflict(err) { // somebody is removing it
-		if _, err = e.client.ContainerInspect(ctx, name, client.ContainerInspectOptions{}); err == nil {
-			time.Sleep(100 * time.Millisecond)
-			_, err = e.client.ContainerRemove(ctx, name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	for {
+		_, err := e.client.ContainerRemove(ctx, name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		if err == nil || cerrdefs.IsNotFound(err) {
+			return nil
+		}
+		// Somebody else may be removing it, or it ends at this moment, which
+		// Podman takes for an error.
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	if cerrdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // Sweep removes containers whose generation's directory is gone: Nomad has
