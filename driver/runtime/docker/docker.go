@@ -104,7 +104,7 @@ func (r Runtime) create(ctx context.Context, dir string, s runtime.Spec) (*gener
 	name := s.Container.Name + "-" + filepath.Base(dir)
 	p := &generation{engine: r.Engine, dir: dir, program: program, about: about{Name: name, Stdout: s.Stdout, Stderr: s.Stderr, Engine: r.Engine.config}}
 	// Before the container is there: what is made is found again.
-	if err := writeFile(dir, aboutFile, p.about); err != nil {
+	if err := runtime.WriteFile(dir, aboutFile, p.about); err != nil {
 		return nil, err
 	}
 	if err := r.Engine.remove(ctx, name); err != nil {

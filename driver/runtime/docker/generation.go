@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -70,7 +69,7 @@ func (r Runtime) Attach(_ context.Context, dir string) (runtime.Process, error) 
 		return nil, err
 	}
 	p := &generation{engine: r.Engine, dir: dir, program: program}
-	if err := readFile(dir, aboutFile, &p.about); err != nil {
+	if err := runtime.ReadFile(dir, aboutFile, &p.about); err != nil {
 		return nil, fmt.Errorf("find the container: %w", err)
 	}
 	return p, nil
@@ -187,7 +186,7 @@ func (p *generation) finish(ctx context.Context) (gang.Exit, error) {
 		p.drain(drained)
 		cancel()
 	}
-	if err := writeFile(p.dir, endedFile, x); err != nil {
+	if err := runtime.WriteFile(p.dir, endedFile, x); err != nil {
 		return x, err
 	}
 	return x, p.engine.remove(context.WithoutCancel(ctx), p.about.Name)
@@ -244,7 +243,7 @@ func (p *generation) report() *gang.Exit {
 // ended is the exit that was kept.
 func (p *generation) ended() (gang.Exit, bool) {
 	var x gang.Exit
-	err := readFile(p.dir, endedFile, &x)
+	err := runtime.ReadFile(p.dir, endedFile, &x)
 	return x, err == nil
 }
 
@@ -295,32 +294,4 @@ func (p *generation) Usage() (runtime.Usage, error) {
 		u.PIDs = process.Descendants(pid)
 	}
 	return u, nil
-}
-
-// writeFile writes a value whole or not at all.
-func writeFile(dir, name string, value any) error {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
-	fresh := filepath.Join(dir, name+".new")
-	if err := os.WriteFile(fresh, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(fresh, filepath.Join(dir, name))
-}
-
-func readFile(dir, name string, value any) error {
-	path := filepath.Join(dir, name)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if len(data) == 0 {
-		return &fs.PathError{Op: "read", Path: path, Err: io.ErrUnexpectedEOF}
-	}
-	if err := json.Unmarshal(data, value); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
 }

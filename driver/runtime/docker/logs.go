@@ -19,6 +19,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
 // followArgument makes the driver's program the follower of one container's
@@ -55,7 +57,7 @@ func follow(dir string, ready io.Closer) error {
 	}
 	ready.Close()
 	var a about
-	if err := readFile(dir, aboutFile, &a); err != nil {
+	if err := runtime.ReadFile(dir, aboutFile, &a); err != nil {
 		return err
 	}
 	e, err := New(a.Engine)

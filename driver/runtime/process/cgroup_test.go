@@ -43,7 +43,7 @@ func (b *bench) cgroup() (runtime.Cgroup, bool) {
 
 // group is the cgroup of the bench's processes.
 func (b *bench) group() (path string, g group, err error) {
-	must.NoError(b.t, readFile(b.dir, cgroupFile, &path))
+	must.NoError(b.t, runtime.ReadFile(b.dir, cgroupFile, &path))
 	g, err = loadGroup(path)
 	return path, g, err
 }

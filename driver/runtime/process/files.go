@@ -3,8 +3,6 @@
 package process
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -37,39 +35,6 @@ func listen(dir string) (*net.UnixListener, error) {
 	}
 	l.SetUnlinkOnClose(false) // the short path means nothing by then
 	return l, os.Chmod(filepath.Join(dir, "control"), 0o600)
-}
-
-// writeFile writes a value whole or not at all, and on the disk when it returns.
-func writeFile(dir, name string, value any) error {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, name+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, name))
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return fmt.Errorf("write %s: %w", filepath.Join(dir, name), err)
-	}
-	return nil
-}
-
-func readFile(dir, name string, value any) error {
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, value); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
-	}
-	return nil
 }
 
 func cutName(entry, name string) (string, bool) {

@@ -43,7 +43,7 @@ func runFirst(dir string) int {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals)
 	x := runAll(dir, signals)
-	if err := writeFile(dir, InitExit, x); err != nil {
+	if err := runtime.WriteFile(dir, InitExit, x); err != nil {
 		fmt.Fprintln(os.Stderr, "init:", err)
 	}
 	switch {

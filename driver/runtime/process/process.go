@@ -49,7 +49,7 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := writeFile(dir, "spec.json", s); err != nil {
+	if err := runtime.WriteFile(dir, "spec.json", s); err != nil {
 		return nil, err
 	}
 	ready, tell, err := os.Pipe()
@@ -98,7 +98,7 @@ func (r Runtime) Create(ctx context.Context, dir string, s runtime.Spec) (runtim
 // Attach finds the supervisor of a former life, or the exit that it left.
 func (r Runtime) Attach(_ context.Context, dir string) (runtime.Process, error) {
 	p := &process{dir: dir, marker: r.Marker}
-	if err := readFile(dir, "supervisor.json", &p.supervisor); err != nil {
+	if err := runtime.ReadFile(dir, "supervisor.json", &p.supervisor); err != nil {
 		return nil, fmt.Errorf("find the supervisor: %w", err)
 	}
 	return p, nil
@@ -173,7 +173,7 @@ func (p *process) Wait(ctx context.Context) (gang.Exit, error) {
 		}
 		alive := p.supervisor.alive() // before the file: it is written before the end
 		var x gang.Exit
-		err := readFile(p.dir, "exit.json", &x)
+		err := runtime.ReadFile(p.dir, "exit.json", &x)
 		if err == nil {
 			return x, nil
 		}
@@ -213,7 +213,7 @@ func (p *process) orphaned() gang.Exit {
 // is in it; none may be there.
 func dropLeftGroup(dir string) error {
 	var path string
-	if readFile(dir, cgroupFile, &path) != nil {
+	if runtime.ReadFile(dir, cgroupFile, &path) != nil {
 		return nil
 	}
 	g, err := loadGroup(path)
@@ -236,7 +236,7 @@ func (p *process) PID() int {
 // processes are those started, in rank order; none before the start.
 func (p *process) processes() []identity {
 	var all []identity
-	if readFile(p.dir, processesFile, &all) != nil {
+	if runtime.ReadFile(p.dir, processesFile, &all) != nil {
 		return nil
 	}
 	return all

@@ -151,7 +151,7 @@ func newSupervisor(dir string) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writeFile(dir, "supervisor.json", own); err != nil {
+	if err := runtime.WriteFile(dir, "supervisor.json", own); err != nil {
 		return nil, err
 	}
 	if spec.Cgroup != nil {
@@ -250,7 +250,7 @@ func (s *supervisor) keepIdentities() {
 			all = append(all, own)
 		}
 	}
-	if err := writeFile(s.dir, processesFile, all); err != nil {
+	if err := runtime.WriteFile(s.dir, processesFile, all); err != nil {
 		fmt.Fprintln(os.Stderr, "supervisor:", err)
 	}
 }
@@ -264,7 +264,7 @@ func (s *supervisor) finish(x gang.Exit) {
 	}
 	s.dropGroup()
 	s.exit = x
-	if err := writeFile(s.dir, "exit.json", x); err != nil {
+	if err := runtime.WriteFile(s.dir, "exit.json", x); err != nil {
 		fmt.Fprintln(os.Stderr, "supervisor:", err)
 	}
 	close(s.over)

@@ -15,7 +15,7 @@ import (
 func (s *supervisor) makeGroup(c runtime.Cgroup, own identity) error {
 	sweepGroups(path.Dir(c.Path))
 	c.Path = ownedPath(c.Path, own)
-	if err := writeFile(s.dir, cgroupFile, c.Path); err != nil {
+	if err := runtime.WriteFile(s.dir, cgroupFile, c.Path); err != nil {
 		return err
 	}
 	g, warnings, err := createGroup(c)
