@@ -146,8 +146,8 @@ func (p *generation) Wait(ctx context.Context) (gang.Exit, error) {
 			return p.finish(ctx)
 		case err != nil: // the engine is away; containers may outlive that
 		case state.Running:
-			if err := p.follow(); err != nil {
-				return gang.Exit{}, err
+			if p.follow() != nil {
+				break // a training is no worse for it: the output waits, and it is tried again
 			}
 			w := p.engine.client.ContainerWait(ctx, p.about.Name, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 			select {
@@ -179,9 +179,7 @@ func (p *generation) finish(ctx context.Context) (gang.Exit, error) {
 	}
 	x := exitOf(state, p.report())
 	if state != nil && state.Status != container.StateCreated {
-		if err := p.follow(); err != nil {
-			return gang.Exit{}, err
-		}
+		_ = p.follow() // without it the last words are lost, and the exit is not
 		drained, cancel := context.WithTimeout(ctx, lastWords)
 		p.drain(drained)
 		cancel()
