@@ -67,10 +67,8 @@ func (c CgroupConfig) cgroup(cfg *drivers.TaskConfig, gpus []string) *runtime.Cg
 		return nil
 	}
 	// A task's name may hold any byte but the slash, so the escaped one is unique.
-	g := &runtime.Cgroup{Path: path.Join(c.Parent, cfg.AllocID+"."+url.PathEscape(cfg.Name)), Required: c.Enabled != nil, PIDs: c.PIDsLimit}
-	if l := cfg.Resources.LinuxResources; l != nil {
-		g.CPUShares, g.CPUs, g.MemoryBytes = uint64(max(l.CPUShares, 0)), l.CpusetCpus, l.MemoryLimitBytes
-	}
+	g := reserved(c.PIDsLimit, cfg)
+	g.Path, g.Required = path.Join(c.Parent, cfg.AllocID+"."+url.PathEscape(cfg.Name)), c.Enabled != nil
 	if c.LimitDevices {
 		g.Devices = &runtime.Devices{GPUs: gpus, Nodes: c.Devices}
 		for _, d := range cfg.Devices {
@@ -80,8 +78,9 @@ func (c CgroupConfig) cgroup(cfg *drivers.TaskConfig, gpus []string) *runtime.Cg
 	return g
 }
 
-// containerGroup is what a container may use; its engine makes the cgroup.
-func containerGroup(pids int64, cfg *drivers.TaskConfig) *runtime.Cgroup {
+// reserved is what the task may use, in a cgroup without a place: a container's
+// is made by its engine.
+func reserved(pids int64, cfg *drivers.TaskConfig) *runtime.Cgroup {
 	g := &runtime.Cgroup{PIDs: pids}
 	if l := cfg.Resources.LinuxResources; l != nil {
 		g.CPUShares, g.CPUs, g.MemoryBytes = uint64(max(l.CPUShares, 0)), l.CpusetCpus, l.MemoryLimitBytes

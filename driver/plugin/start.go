@@ -168,7 +168,7 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, started time.Time) (*task, err
 	group := d.settings.cgroup.cgroup(cfg, gpus)
 	if box != nil {
 		where = docker.Runtime{Engine: d.engine, Report: func(text string) { d.emit(cfg, "Image", text) }}
-		group = containerGroup(d.settings.cgroup.PIDsLimit, cfg)
+		group = reserved(d.settings.cgroup.PIDsLimit, cfg)
 	}
 	t := &task{cfg: cfg, started: started, leave: make(chan gang.LeaveAsked, 1), done: make(chan struct{}),
 		state: &stateFile{path: filepath.Join(own, "state.json")},

@@ -27,6 +27,9 @@ func boxed(text string) string {
 }
 
 func TestATaskInAContainerIsWhatNomadExpects(t *testing.T) {
+	if why := dockertest.NeedsRoot(); why != "" {
+		t.Skip(why)
+	}
 	must.Eq(t, "", dockertest.Missing())
 	dir, err := os.MkdirTemp("", "dk") // short: a socket is below it
 	must.NoError(t, err)

@@ -31,6 +31,10 @@ var (
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		if why := dockertest.NeedsRoot(); why != "" {
+			fmt.Println(why + ": no test is run")
+			return 0
+		}
 		if why := dockertest.Missing(); why != "" {
 			fmt.Fprintln(os.Stderr, why)
 			return 1

@@ -43,11 +43,16 @@ type Engine struct {
 	env  []string
 }
 
-// Missing says what a test with containers lacks on this machine; empty: nothing.
-func Missing() string {
+// NeedsRoot says why a test with containers cannot run; empty: it can.
+func NeedsRoot() string {
 	if os.Geteuid() != 0 {
 		return "needs root: Docker Engine"
 	}
+	return ""
+}
+
+// Missing says what must be installed for a test with containers; empty: nothing.
+func Missing() string {
 	if _, err := exec.LookPath("dockerd"); err != nil {
 		return "dockerd is not found: on Debian and Ubuntu, apt-get install docker.io"
 	}
