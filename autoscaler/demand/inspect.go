@@ -4,7 +4,9 @@ package demand
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -39,6 +41,10 @@ func (r *Reader) inspect(ctx context.Context, nodes []*api.NodeListStub) (map[st
 		}
 		calls.Go(func() error {
 			full, _, err := r.client.Nodes().Info(n.ID, (&api.QueryOptions{}).WithContext(ctx))
+			var answer api.UnexpectedResponseError
+			if errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound {
+				return nil // it went after it was listed
+			}
 			if err != nil {
 				return fmt.Errorf("read node %s: %w", n.Name, err)
 			}

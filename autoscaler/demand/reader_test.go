@@ -183,6 +183,10 @@ func TestANodeIsReadInFullWhereItIsToBeInspectedAndWhenItChanges(t *testing.T) {
 	got, err = r.Read(t.Context(), time.Unix(100, 0))
 	must.NoError(t, err)
 	must.MapLen(t, 2, got.Told["name-n1"])
+	s.status["/v1/node/n1"] = http.StatusNotFound
+	got, err = r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err, must.Sprint("it went after it was listed"))
+	must.MapEmpty(t, got.Told)
 	s.status["/v1/node/n1"] = http.StatusForbidden
 	_, err = r.Read(t.Context(), time.Unix(100, 0))
 	must.ErrorContains(t, err, "read node name-n1: ")
