@@ -186,6 +186,7 @@ func TestAContainerRunsTheCommandAndTellsHowItEnded(t *testing.T) {
 			p := b.start()
 			must.Eq(t, c.want, ended(t, p))
 			must.Eq(t, c.want, ended(t, p), must.Sprint("asked again"))
+			must.NotEq(t, 0, p.PID(), must.Sprint("it ran"))
 			again, err := b.runtime.Attach(t.Context(), b.dir)
 			must.NoError(t, err)
 			must.Eq(t, c.want, ended(t, again), must.Sprint("asked by another life"))
@@ -222,6 +223,7 @@ func TestACreatedContainerDoesNotRunAndCanBeStopped(t *testing.T) {
 	must.Eq(t, []string{b.spec.Container.Name + "-1 created"}, names)
 	must.NoError(t, p.Stop(t.Context(), syscall.SIGTERM, time.Minute))
 	must.Eq(t, gang.Exit{Signal: 9}, ended(t, p))
+	must.Zero(t, p.PID(), must.Sprint("it never ran"))
 	must.Eq(t, "", b.out.String())
 }
 

@@ -28,6 +28,7 @@ import (
 const (
 	aboutFile = "container.json"
 	endedFile = "ended.json"
+	pidFile   = "pid.json"
 )
 
 // about is what another life of the driver must know of a container.
@@ -78,6 +79,13 @@ func (r Runtime) Attach(_ context.Context, dir string) (runtime.Process, error) 
 func (p *generation) Start(ctx context.Context) error {
 	if _, err := p.engine.client.ContainerStart(ctx, p.about.Name, client.ContainerStartOptions{}); err != nil {
 		return fmt.Errorf("start container %s: %w", p.about.Name, err)
+	}
+	pid := -1 // unknown: it has ended already
+	if s, err := p.inspect(ctx); err == nil && s.Pid != 0 {
+		pid = s.Pid
+	}
+	if err := runtime.WriteFile(p.dir, pidFile, pid); err != nil {
+		return err
 	}
 	return p.follow()
 }
@@ -256,13 +264,13 @@ func (p *generation) inspect(ctx context.Context) (*container.State, error) {
 	return r.Container.State, nil
 }
 
+// PID is that of the container's first process, also once it has ended.
 func (p *generation) PID() int {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if s, err := p.inspect(ctx); err == nil && s.Running {
-		return s.Pid
+	var pid int
+	if runtime.ReadFile(p.dir, pidFile, &pid) != nil {
+		return 0
 	}
-	return 0
+	return pid
 }
 
 // Usage costs two calls of the engine and one reading of /proc.
@@ -288,8 +296,8 @@ func (p *generation) Usage() (runtime.Usage, error) {
 	if u.RSS == 0 {
 		u.RSS = s.MemoryStats.Usage
 	}
-	if pid := p.PID(); pid != 0 {
-		u.PIDs = process.Descendants(pid)
+	if state, err := p.inspect(ctx); err == nil && state.Running {
+		u.PIDs = process.Descendants(state.Pid)
 	}
 	return u, nil
 }
