@@ -14,7 +14,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/consul"
 	"github.com/nomad-gpu/nomad-gpu/driver/preflight"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 )
 
 // preflightSpec is a task's preflight block. Fractions are texts in it, which
@@ -86,15 +85,17 @@ func (d *Driver) preflightOf(cfg *drivers.TaskConfig, steps preflight.Steps, gpu
 	asked := set && list != cfg.DeviceEnv["NCCL_IB_HCA"]
 	c := &preflight.Check{Steps: steps, Versions: preflight.LocalVersions("/sys"), Host: preflight.Host{GPUs: gpus, AskedHCA: asked},
 		Warn: func(text string) { d.emit(cfg, "Preflight", text) }}
-	if box != nil { // a container has both of its own
-		c.Host.ShmSize, c.Host.Memlock = uint64(box.ShmBytes), func() (uint64, error) {
-			for _, l := range limits {
-				if l.Name == "memlock" {
-					return min(l.Value, docker.MostLimit("memlock")), nil
-				}
+	c.Host.Memlock = func() (uint64, error) {
+		most, err := runtime.MostLimit("memlock")
+		for _, l := range limits {
+			if l.Name == "memlock" {
+				most = min(l.Value, most)
 			}
-			return docker.MostLimit("memlock"), nil
 		}
+		return most, err
+	}
+	if box != nil { // a container has its own
+		c.Host.ShmSize = uint64(box.ShmBytes)
 	}
 	if steps.Bandwidth {
 		c.Baselines = consul.NewBaselines(d.consul, d.settings.consul.Prefix)

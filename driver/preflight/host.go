@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
 // Host is where the local checks look. The zero value is this machine.
@@ -73,11 +75,10 @@ func (h Host) limits(s Steps, env map[string]string) (warnings []string, err err
 			warnings = append(warnings, fmt.Sprintf("shared memory: %s, NCCL between GPUs of one node needs up to %d: mount it larger", text, uint64(enoughShm)/mib))
 		}
 	}
-	get := h.Memlock
-	if get == nil {
-		get = memlock
+	if h.Memlock == nil {
+		h.Memlock = func() (uint64, error) { return runtime.MostLimit("memlock") }
 	}
-	limit, err := get()
+	limit, err := h.Memlock()
 	text := fmt.Sprintf("locked memory is limited to %d MiB", limit/mib)
 	const remedy = "raise LimitMEMLOCK of the Nomad agent's service"
 	switch {
@@ -92,19 +93,6 @@ func (h Host) limits(s Steps, env map[string]string) (warnings []string, err err
 		return warnings, oneLine(errs)
 	}
 	return warnings, nil
-}
-
-// memlock is what a child of this process can be given: all of it where the
-// driver may raise limits.
-func memlock() (uint64, error) {
-	if os.Geteuid() == 0 {
-		return math.MaxUint64, nil
-	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
-		return 0, err
-	}
-	return limit.Max, nil
 }
 
 func usesRDMA(env map[string]string) bool { return env["NCCL_IB_DISABLE"] != "1" }

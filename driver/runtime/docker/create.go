@@ -15,7 +15,6 @@ import (
 	"github.com/docker/go-units"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/process"
@@ -44,7 +43,7 @@ type place struct {
 
 // configure makes the engine's request of a spec. It asks nothing of anybody:
 // can is the most that the host's limits allow, as a number for each limit.
-func configure(s runtime.Spec, image container.Config, gpus gpuAccess, at place, can func(limit string) uint64) (*container.Config, *container.HostConfig, runtime.Spec, []string, error) {
+func configure(s runtime.Spec, image container.Config, gpus gpuAccess, at place, can func(limit string) (uint64, error)) (*container.Config, *container.HostConfig, runtime.Spec, []string, error) {
 	c := s.Container
 	entrypoint := c.Entrypoint
 	if len(entrypoint) == 0 {
@@ -86,8 +85,11 @@ func configure(s runtime.Spec, image container.Config, gpus gpuAccess, at place,
 	if s.CPUs != "" {
 		host.CpusetCpus = s.CPUs // those of the reserved ones that are near the GPUs
 	}
-	var warnings []string
-	host.Ulimits, warnings = ulimits(s.Limits, can)
+	ulimits, warnings, err := ulimits(s.Limits, can)
+	if err != nil {
+		return nil, nil, s, nil, err
+	}
+	host.Ulimits = ulimits
 	for _, node := range append(slices.Clone(gpus.nodes), rdmaNodes(at.root)...) {
 		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: node, PathInContainer: insidePath(node), CgroupPermissions: "rw"})
 	}
@@ -129,10 +131,15 @@ func propagation(mode string) mount.Propagation {
 
 // ulimits are the limits as the host can give them: one that was not asked for
 // is cut down to that, with a warning.
-func ulimits(limits []runtime.Limit, can func(string) uint64) (list []*container.Ulimit, warnings []string) {
+// The engine of the same host is taken to be no freer than this process.
+func ulimits(limits []runtime.Limit, can func(string) (uint64, error)) (list []*container.Ulimit, warnings []string, err error) {
 	for _, l := range limits {
 		value := l.Value
-		if most := can(l.Name); !l.Asked && value > most {
+		most, err := can(l.Name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !l.Asked && value > most {
 			value = most
 			text := units.BytesSize(float64(value))
 			if l.Name == "nofile" {
@@ -146,30 +153,7 @@ func ulimits(limits []runtime.Limit, can func(string) uint64) (list []*container
 		}
 		list = append(list, &container.Ulimit{Name: l.Name, Soft: number, Hard: number})
 	}
-	return list, warnings
-}
-
-// MostLimit is the most that this process may give of a limit (getrlimit(2)): the engine
-// of the same host is taken to be no freer than that, unless this process may
-// raise limits, as the engine then can too.
-func MostLimit(name string) uint64 {
-	numbers := map[string]int{"core": unix.RLIMIT_CORE, "memlock": unix.RLIMIT_MEMLOCK, "nofile": unix.RLIMIT_NOFILE, "stack": unix.RLIMIT_STACK}
-	number, ok := numbers[name]
-	if !ok {
-		return math.MaxUint64
-	}
-	var now unix.Rlimit
-	if err := unix.Getrlimit(number, &now); err != nil || mayRaiseLimits() {
-		return math.MaxUint64
-	}
-	return now.Max
-}
-
-// mayRaiseLimits reports CAP_SYS_RESOURCE (capabilities(7)).
-func mayRaiseLimits() bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+	return list, warnings, nil
 }
 
 // overridden is env with more, whose values win.

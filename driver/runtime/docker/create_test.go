@@ -70,13 +70,17 @@ devices:
 }
 
 func TestLimitsThatWereNotAskedForGiveWayToTheHosts(t *testing.T) {
-	can := func(string) uint64 { return 8 << 20 }
-	list, warnings := ulimits([]runtime.Limit{{Name: "memlock", Value: math.MaxUint64}, {Name: "stack", Value: 1 << 20}, {Name: "nofile", Value: 1 << 30, Asked: true}}, can)
+	can := func(string) (uint64, error) { return 8 << 20, nil }
+	list, warnings, err := ulimits([]runtime.Limit{{Name: "memlock", Value: math.MaxUint64}, {Name: "stack", Value: 1 << 20}, {Name: "nofile", Value: 1 << 30, Asked: true}}, can)
+	must.NoError(t, err)
 	must.Eq(t, []*container.Ulimit{{Name: "memlock", Soft: 8 << 20, Hard: 8 << 20}, {Name: "stack", Soft: 1 << 20, Hard: 1 << 20}, {Name: "nofile", Soft: 1 << 30, Hard: 1 << 30}}, list)
 	must.Eq(t, []string{"the limit memlock is 8MiB: this host does not allow more"}, warnings)
-	list, warnings = ulimits([]runtime.Limit{{Name: "memlock", Value: math.MaxUint64}}, func(string) uint64 { return math.MaxUint64 })
+	list, warnings, err = ulimits([]runtime.Limit{{Name: "memlock", Value: math.MaxUint64}}, func(string) (uint64, error) { return math.MaxUint64, nil })
+	must.NoError(t, err)
 	must.Eq(t, int64(-1), list[0].Hard)
 	must.SliceEmpty(t, warnings)
+	_, _, err = ulimits([]runtime.Limit{{Name: "cpu"}}, runtime.MostLimit)
+	must.ErrorContains(t, err, `rlimits: "cpu"; allowed are core, memlock, nofile, stack`)
 }
 
 func TestTheCommandFollowsTheEntrypoint(t *testing.T) {
@@ -94,11 +98,11 @@ func TestTheCommandFollowsTheEntrypoint(t *testing.T) {
 		{"another entrypoint", []string{"/bin/run"}, "", nil, []string{"/bin/run"}},
 	} {
 		s := runtime.Spec{Command: c.command, Args: c.args, Container: &runtime.Container{Entrypoint: c.entrypoint}}
-		_, _, inside, _, err := configure(s, image, gpuAccess{}, place{root: t.TempDir()}, MostLimit)
+		_, _, inside, _, err := configure(s, image, gpuAccess{}, place{root: t.TempDir()}, runtime.MostLimit)
 		must.NoError(t, err)
 		must.Eq(t, c.want, append([]string{inside.Command}, inside.Args...), must.Sprint(c.name))
 	}
-	_, _, _, _, err := configure(runtime.Spec{Container: &runtime.Container{Image: "empty"}}, container.Config{}, gpuAccess{}, place{root: t.TempDir()}, MostLimit)
+	_, _, _, _, err := configure(runtime.Spec{Container: &runtime.Container{Image: "empty"}}, container.Config{}, gpuAccess{}, place{root: t.TempDir()}, runtime.MostLimit)
 	must.ErrorContains(t, err, "command:")
 }
 

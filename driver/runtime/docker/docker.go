@@ -94,7 +94,7 @@ func (r Runtime) create(ctx context.Context, dir string, s runtime.Spec) (*gener
 			return nil, err
 		}
 	}
-	config, host, inside, warnings, err := configure(s, image, gpus, at, MostLimit)
+	config, host, inside, warnings, err := configure(s, image, gpus, at, runtime.MostLimit)
 	if err != nil {
 		return nil, err
 	}

@@ -5,21 +5,13 @@ package process
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/docker/go-units"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
-
-// limitNumbers are the limits that can be set (setrlimit(2)).
-var limitNumbers = map[string]int{
-	"core": unix.RLIMIT_CORE, "memlock": unix.RLIMIT_MEMLOCK, "nofile": unix.RLIMIT_NOFILE, "stack": unix.RLIMIT_STACK,
-}
 
 // limiter reads and sets limits of this process, which its children inherit.
 type limiter struct {
@@ -34,10 +26,9 @@ var ownLimits = limiter{get: unix.Getrlimit, set: unix.Setrlimit}
 // that is less.
 func (l limiter) apply(limits []runtime.Limit) (warnings []string, err error) {
 	for _, want := range limits {
-		number, ok := limitNumbers[want.Name]
-		if !ok {
-			allowed := slices.Sorted(maps.Keys(limitNumbers))
-			return warnings, fmt.Errorf("rlimits: %q; allowed are %s", want.Name, strings.Join(allowed, ", "))
+		number, err := runtime.LimitNumber(want.Name)
+		if err != nil {
+			return warnings, err
 		}
 		var now unix.Rlimit
 		if err := l.get(number, &now); err != nil {
@@ -46,7 +37,7 @@ func (l limiter) apply(limits []runtime.Limit) (warnings []string, err error) {
 		if !want.Asked && now.Cur >= want.Value {
 			continue
 		}
-		err := l.set(number, &unix.Rlimit{Cur: want.Value, Max: max(want.Value, now.Max)})
+		err = l.set(number, &unix.Rlimit{Cur: want.Value, Max: max(want.Value, now.Max)})
 		switch {
 		case err == nil:
 		case want.Asked && errors.Is(err, unix.EPERM):
