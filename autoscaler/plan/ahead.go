@@ -42,7 +42,11 @@ func (p *planner) prepare(ahead Ahead) {
 	}
 }
 
+// nodesFor is none of a pool whose nodes have no whole GPU.
 func nodesFor(gpus int, pool Pool) int {
-	each := max(pool.Shape.GPUs, 1)
+	each := pool.Shape.GPUs
+	if each < 1 {
+		return 0
+	}
 	return (max(gpus, 0) + each - 1) / each
 }

@@ -10,7 +10,7 @@ import "slices"
 type crowd struct {
 	roomy []*place
 	full  map[kind]int
-	// least is what the smallest request asks for: a node with less is full.
+	// least is how many devices the smallest request asks for: a node with fewer is full.
 	least  int
 	byName map[string]*place
 }
@@ -26,7 +26,7 @@ func (p *planner) sift(queue []Work) {
 	p.full, p.byName, p.least = map[kind]int{}, make(map[string]*place, len(p.nodes)), 1<<30
 	for _, w := range queue {
 		if w.Placed < w.Count {
-			p.least = min(p.least, w.Request.GPUs)
+			p.least = min(p.least, w.Request.devices())
 		}
 	}
 	for _, n := range p.nodes {
@@ -44,7 +44,7 @@ func (p *planner) add(n *place) {
 	}
 }
 
-func (p *planner) isFull(n *place) bool { return n.Closed || n.Free.GPUs < p.least }
+func (p *planner) isFull(n *place) bool { return n.Closed || n.Free.devices() < p.least }
 
 // retire counts the nodes that have just become full.
 func (p *planner) retire() {

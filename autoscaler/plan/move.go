@@ -76,7 +76,7 @@ func (p *planner) elsewhere(n *place, sellers []Pool) (to []*place, buys []remov
 	free := map[*place]Shape{}
 	put := func(t Tenant, kept bool) *place {
 		for _, o := range p.nodes {
-			if o.Free.GPUs < t.Work.Request.GPUs {
+			if o.Free.devices() < t.Work.Request.devices() {
 				continue // most nodes are full
 			}
 			offer, taken := free[o]
@@ -184,10 +184,6 @@ func (p *planner) buyToMove(n *place, buys []removal) {
 // mayGoTo reports whether a work may be moved to a node, where there is room.
 func (w Work) mayGoTo(n *place) bool {
 	return w.runsOn(n.lifecycle) && !(w.Distinct && slices.Contains(w.PlacedOn, n.Name)) && w.Allowed(n.Where)
-}
-
-func add(a, b Shape) Shape {
-	return Shape{GPUs: a.GPUs + b.GPUs, CPU: a.CPU + b.CPU, Memory: a.Memory + b.Memory}
 }
 
 // sum is what all tenants ask for, of any model: each one's is checked by itself.

@@ -27,7 +27,7 @@ func Make(in Input) Output {
 	}
 	slices.SortStableFunc(p.nodes, func(a, b *place) int {
 		// What is ready first; among those the fullest that fits, so that whole nodes stay whole.
-		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.Free.GPUs, b.Free.GPUs), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.Free.devices(), b.Free.devices()), cmp.Compare(a.Name, b.Name))
 	})
 	p.spent()
 	p.sift(in.Work)
@@ -83,17 +83,6 @@ type place struct {
 
 func (n *place) fits(w Work) bool {
 	return !n.Closed && fits(w.Request, n.Free) && w.Allowed(n.Where)
-}
-
-func fits(request, offer Shape) bool {
-	return request.GPUs <= offer.GPUs && (request.Model == "" || strings.EqualFold(request.Model, offer.Model)) &&
-		request.CPU <= offer.CPU && request.Memory <= offer.Memory
-}
-
-func take(request Shape, offer *Shape) {
-	offer.GPUs -= request.GPUs
-	offer.CPU -= request.CPU
-	offer.Memory -= request.Memory
 }
 
 // serve finds a place for each allocation that waits, and buys what is missing.
@@ -211,16 +200,6 @@ func (p *planner) open(b purchase, w Work) {
 	}
 }
 
-func perNode(request, shape Shape) int {
-	each := 1 << 20
-	for _, pair := range [][2]int{{request.GPUs, shape.GPUs}, {request.CPU, shape.CPU}, {request.Memory, shape.Memory}} {
-		if pair[0] > 0 {
-			each = min(each, pair[1]/pair[0])
-		}
-	}
-	return each
-}
-
 // candidates are the pools that may serve a work: first those that did not
 // refuse lately, then the cheapest for a GPU with its interruptions counted,
 // spot before on-demand at the same price, then by name.
@@ -266,16 +245,18 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 		}
 		most += each * max(pool.Max-p.idleOf(pool.Name, w), 0)
 	}
-	request := fmt.Sprintf("%d GPUs", w.Request.GPUs)
-	if w.Request.Model != "" {
-		request += " " + w.Request.Model
-	}
 	busy := p.busyFor(w)
 	switch {
 	case len(candidates) == 0 && busy+held+w.Placed < w.Count:
-		return fmt.Sprintf("no pool has nodes for it: %d allocations of %s each, spot %q", w.Count, request, cmp.Or(w.Spot, Prefer)), true
+		reason := fmt.Sprintf("no pool has nodes for it: %d allocations of %s each, spot %q", w.Count, w.Request, cmp.Or(w.Spot, Prefer))
+		for _, pool := range p.in.Pools {
+			if why := grouped(w.Request, pool); why != "" && w.Allowed(pool.Where) {
+				reason += "; " + why
+			}
+		}
+		return reason, true
 	case most+busy < w.Count:
-		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, request, most), true
+		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, w.Request, most), true
 	}
 	if p.in.Budget.PerHour > 0 || p.in.Budget.Namespaces != nil {
 		return fmt.Sprintf("%s; %d more allocations need nodes than the pools' maximum and the budget leave now", placed(w), left), false
@@ -300,7 +281,7 @@ func (p *planner) why(w Work, nodes, missing int) string {
 	if w.Gang {
 		kind = "gang"
 	}
-	return fmt.Sprintf("%s %s queues %d GPUs (%s) and %d more nodes are bought for it", kind, w.Name(), w.QueuedGPUs(), placed(w), nodes)
+	return fmt.Sprintf("%s %s queues %s (%s) and %d more nodes are bought for it", kind, w.Name(), w.Queued(), placed(w), nodes)
 }
 
 func placed(w Work) string { return fmt.Sprintf("%d of %d placed", w.Placed, w.Count) }

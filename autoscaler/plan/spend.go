@@ -22,10 +22,10 @@ func (p *planner) spent() {
 	p.namespaces = map[string]float64{}
 	for _, n := range p.nodes {
 		if n.Closed {
-			p.closing += n.price * float64(max(p.pool(n.Pool).Shape.GPUs, 1))
+			p.closing += p.pool(n.Pool).Price
 		}
 		for _, t := range n.Tenants {
-			p.namespaces[t.Work.Namespace] += n.price * float64(t.Work.Request.GPUs)
+			p.namespaces[t.Work.Namespace] += n.price * p.pool(n.Pool).Shape.Worth(t.Work.Request)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (w Work) overCost(pool Pool) bool {
 	if length == 0 {
 		length = time.Hour
 	}
-	return w.MaxCost > 0 && pool.Price/float64(max(pool.Shape.GPUs, 1))*float64(w.Count*w.Request.GPUs)*length.Hours() > w.MaxCost
+	return w.MaxCost > 0 && pool.perGPU()*float64(w.Count)*pool.Shape.Worth(w.Request)*length.Hours() > w.MaxCost
 }
 
 // slack is how long a work with a deadline can still wait before its run must start.

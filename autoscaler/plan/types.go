@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,15 +21,6 @@ const (
 	Never  = "never"
 	Only   = "only"
 )
-
-// Shape is what a node offers, or an allocation asks for. In a request an
-// empty model takes any, and zero CPU or memory any amount.
-type Shape struct {
-	GPUs   int
-	Model  string
-	CPU    int // MHz
-	Memory int // MiB
-}
 
 // Where selects nodes, or says where a node is. In a selection an empty field takes any.
 type Where struct {
@@ -83,7 +75,7 @@ func (p Pool) looksLike() float64 {
 	return p.perGPU() * (1 + float64(p.Interrupted)*p.Penalty)
 }
 
-func (p Pool) perGPU() float64 { return p.Price / float64(max(p.Shape.GPUs, 1)) }
+func (p Pool) perGPU() float64 { return p.Price / max(p.Shape.Size(), 1) }
 
 // refuses reports whether the pool's last request failed so lately that others come first.
 func (p Pool) refuses(now time.Time) bool {
@@ -162,12 +154,34 @@ func (w Work) Explain(reason string) string {
 	return strings.Join(append([]string{reason}, w.Faults...), "; ")
 }
 
-// QueuedGPUs is what is asked for and of no use yet: a gang that is not whole counts whole.
-func (w Work) QueuedGPUs() int {
-	if w.Gang && w.Placed < w.Count {
-		return w.Count * w.Request.GPUs
+// QueuedGPUs is what is asked for and of no use yet, slices not counted: a gang
+// that is not whole counts whole.
+func (w Work) QueuedGPUs() int { return w.useless() * w.Request.GPUs }
+
+// QueuedSlices is the same of slices of GPUs.
+func (w Work) QueuedSlices() int { return w.useless() * w.Request.Slices() }
+
+// QueuedOn is the same of both, in GPUs, where a node of a shape serves it.
+func (w Work) QueuedOn(s Shape) float64 { return float64(w.useless()) * s.Worth(w.Request) }
+
+// Queued is what is asked for and of no use yet, in words.
+func (w Work) Queued() string {
+	gpus, slices := w.QueuedGPUs(), w.QueuedSlices()
+	switch {
+	case slices == 0:
+		return fmt.Sprintf("%d GPUs", gpus)
+	case gpus == 0:
+		return fmt.Sprintf("%d slices", slices)
 	}
-	return (w.Count - w.Placed) * w.Request.GPUs
+	return fmt.Sprintf("%d GPUs and %d slices", gpus, slices)
+}
+
+// useless is how many allocations lack a place, or wait for one that does.
+func (w Work) useless() int {
+	if w.Gang && w.Placed < w.Count {
+		return w.Count
+	}
+	return w.Count - w.Placed
 }
 
 // Input is all that a plan is made from.
