@@ -18,7 +18,7 @@ import (
 // the GPUs of its nodes. A constraint on anything else is taken to hold: what
 // it needs is known to the nodes alone, and a job must not wait for ever
 // because a pool's definition does not say it.
-func allowed(job *api.Job, constraints []*api.Constraint, devices []*api.RequestedDevice, known catalogue) func(plan.Where) bool {
+func allowed(job *api.Job, constraints []*api.Constraint, devices []*api.RequestedDevice, known *catalogue) func(plan.Where) bool {
 	pool := "default"
 	if job.NodePool != nil && *job.NodePool != "" {
 		pool = *job.NodePool
@@ -29,10 +29,7 @@ func allowed(job *api.Job, constraints []*api.Constraint, devices []*api.Request
 	hasDevices := func(w plan.Where) bool {
 		ok, asked := have[w]
 		if !asked {
-			offered := known.at(w)
-			ok = len(offered) == 0 || !slices.ContainsFunc(devices, func(r *api.RequestedDevice) bool {
-				return !slices.ContainsFunc(offered, func(d Device) bool { return d.meets(r) })
-			})
+			ok = !slices.ContainsFunc(devices, func(r *api.RequestedDevice) bool { return !known.has(w, r) })
 			have[w] = ok
 		}
 		return ok

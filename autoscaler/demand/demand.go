@@ -26,8 +26,10 @@ type Reading struct {
 	At    time.Time
 	Work  []plan.Work
 	Nodes []plan.Node
-	// RunningGPUs and TotalGPUs are those in use, and those of nodes that are ready.
-	RunningGPUs, TotalGPUs int
+	// RunningGPUs and TotalGPUs are those in use, and those of nodes that are
+	// ready: whole ones and MIG instances. The same of slices of GPUs.
+	RunningGPUs, TotalGPUs     int
+	RunningSlices, TotalSlices int
 	// Running is who holds the GPUs in use.
 	Running []Running
 	// Told is what nodes that are inspected tell of themselves, by name:
@@ -102,8 +104,9 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	for _, j := range movable {
 		moves[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
 	}
-	out := join(evals, waits, allocs, nodes, r.told...)
-	settle(out.Nodes, allocs, moves, catalogue{seen: seenOn(nodes), told: r.told})
+	known := newCatalogue(nodes, r.told)
+	out := readingOf(evals, waits, allocs, nodes, known)
+	settle(out.Nodes, allocs, moves, known)
 	out.At, out.Faults = now, fault
 	if out.Told, err = r.inspect(ctx, nodes); err != nil {
 		return Reading{}, err
@@ -121,10 +124,13 @@ func (r *Reader) Allocations(ctx context.Context) ([]*api.AllocationListStub, er
 	return allocs, nil
 }
 
+// moveFilter finds the jobs whose meta, or a group's, speaks of moving them.
+var moveFilter = fmt.Sprintf("%[1]q in Meta or any TaskGroups as _, g { %[1]q in g.Meta }", moveMeta)
+
 // movable lists the jobs whose meta speaks of moving them. It needs list-jobs:
 // without that right nothing is moved, and the fault says so.
 func (r *Reader) movable(ctx context.Context) (jobs []*api.JobListStub, faults []string, err error) {
-	jobs, _, err = r.client.Jobs().List((&api.QueryOptions{Namespace: "*", Filter: fmt.Sprintf("%q in Meta", moveMeta)}).WithContext(ctx))
+	jobs, _, err = r.client.Jobs().List((&api.QueryOptions{Namespace: "*", Filter: moveFilter}).WithContext(ctx))
 	var answer api.UnexpectedResponseError
 	if errors.As(err, &answer) && answer.StatusCode() == http.StatusForbidden {
 		return nil, []string{"the token may not list jobs (list-jobs): which work may be moved is not known, and none is"}, nil

@@ -3,6 +3,8 @@
 package demand
 
 import (
+	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,8 +14,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/helper/constraints/semver"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
-
-	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
 // Device is a group of like devices of a node: Nomad's vendor, type and name,
@@ -21,75 +21,16 @@ import (
 type Device struct {
 	Vendor, Type, Name string
 	Attributes         map[string]*structs.Attribute
+	// Count is how many there are, in order or not; Beside how many of its type
+	// the node has in all.
+	Count, Beside int
 	// Partial: attributes that are not named here may be there all the same.
 	Partial bool
-}
-
-// Offer is what the nodes of a selection are said to have.
-type Offer struct {
-	Where   plan.Where
-	Devices []Device
-}
-
-// OfferOf is what a pool's file tells of its nodes' GPUs. An attribute's value
-// is written as in a constraint: "80 GiB", "9.0", "hopper".
-func OfferOf(where plan.Where, model string, attributes map[string]string) Offer {
-	d := Device{Vendor: "nvidia", Type: "gpu", Name: model, Attributes: map[string]*structs.Attribute{}, Partial: true}
-	for name, value := range attributes {
-		d.Attributes[name] = structs.ParseAttribute(value)
-	}
-	return Offer{Where: where, Devices: []Device{d}}
-}
-
-// catalogue holds which devices the nodes of a place have: those seen on
-// nodes, and for places without a node those that a pool's file tells.
-type catalogue struct{ seen, told []Offer }
-
-// at are the devices of a place; none where nothing is known of it.
-func (c catalogue) at(w plan.Where) []Device {
-	var all []Device
-	for _, o := range c.seen {
-		if w.Selects(o.Where) {
-			all = append(all, o.Devices...)
-		}
-	}
-	if len(all) > 0 {
-		return all
-	}
-	for _, o := range c.told {
-		if o.Where == w {
-			all = append(all, o.Devices...)
-		}
-	}
-	return all
-}
-
-// seenOn lists the kinds of GPUs on nodes, each once for a place.
-func seenOn(nodes []*api.NodeListStub) []Offer {
-	var all []Offer
-	index := map[plan.Where]int{}
-	for _, n := range nodes {
-		if n == nil || n.NodeResources == nil {
-			continue
-		}
-		w := plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter}
-		for _, d := range n.NodeResources.Devices {
-			if d == nil || !isGPU(d.Vendor, d.Type) {
-				continue
-			}
-			i, ok := index[w]
-			if !ok {
-				i = len(all)
-				index[w] = i
-				all = append(all, Offer{Where: w})
-			}
-			device := Device{Vendor: d.Vendor, Type: d.Type, Name: d.Name, Attributes: attributesOf(d.Attributes)}
-			if !slices.ContainsFunc(all[i].Devices, device.equal) {
-				all[i].Devices = append(all[i].Devices, device)
-			}
-		}
-	}
-	return all
+	// named matches the names that the group can have, where only a part is known.
+	named *regexp.Regexp
+	// texts are attributes as a pool's file has them: whether the device plugin
+	// tells "9.0" as a number or a text is not known there.
+	texts map[string]string
 }
 
 func attributesOf(from map[string]*api.Attribute) map[string]*structs.Attribute {
@@ -102,20 +43,14 @@ func attributesOf(from map[string]*api.Attribute) map[string]*structs.Attribute 
 	return to
 }
 
-func (d Device) equal(o Device) bool {
-	if d.Vendor != o.Vendor || d.Type != o.Type || d.Name != o.Name || len(d.Attributes) != len(o.Attributes) {
-		return false
+// key tells groups apart that are not alike.
+func (d Device) key() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s/%s/%s %d %d", d.Vendor, d.Type, d.Name, d.Count, d.Beside)
+	for _, name := range slices.Sorted(maps.Keys(d.Attributes)) {
+		b.WriteString("\x00" + name + "=" + d.Attributes[name].GoString())
 	}
-	for name, a := range d.Attributes {
-		b := o.Attributes[name]
-		if b == nil || !a.Comparable(b) {
-			return false
-		}
-		if order, ok := a.Compare(b); !ok || order != 0 {
-			return false
-		}
-	}
-	return true
+	return b.String()
 }
 
 // deviceName splits what a device block asks for: type, vendor/type or
@@ -136,15 +71,21 @@ func deviceName(name string) (vendor, kind, model string) {
 // does not tell is taken to hold.
 func (d Device) meets(r *api.RequestedDevice) bool {
 	vendor, kind, model := deviceName(r.Name)
-	if vendor != "" && vendor != d.Vendor || kind != "" && kind != d.Type || model != "" && d.Name != "" && model != d.Name {
+	if vendor != "" && vendor != d.Vendor || kind != "" && kind != d.Type || model != "" && !d.called(model) {
 		return false
 	}
 	for _, c := range r.Constraints {
 		if c == nil {
 			continue
 		}
-		left, leftOK := d.resolve(c.LTarget)
-		right, rightOK := d.resolve(c.RTarget)
+		if name := namedBy(c); name != "" && d.Partial {
+			if !d.called(name) {
+				return false
+			}
+			continue
+		}
+		left, leftOK := d.resolve(c.LTarget, c.Operand)
+		right, rightOK := d.resolve(c.RTarget, c.Operand)
 		if d.Partial && (!leftOK || !rightOK) {
 			continue
 		}
@@ -155,7 +96,16 @@ func (d Device) meets(r *api.RequestedDevice) bool {
 	return true
 }
 
-func (d Device) resolve(target string) (*structs.Attribute, bool) {
+// called reports whether a name is the group's. One that a pool's file does not
+// tell is no name that work asks for: nodes would be bought for it in vain.
+func (d Device) called(name string) bool {
+	if d.named != nil {
+		return d.named.MatchString(name)
+	}
+	return d.Name == name
+}
+
+func (d Device) resolve(target, operand string) (*structs.Attribute, bool) {
 	if !strings.HasPrefix(target, "${") {
 		return structs.ParseAttribute(target), true
 	}
@@ -171,7 +121,11 @@ func (d Device) resolve(target string) (*structs.Attribute, bool) {
 	if !isAttribute {
 		return nil, false
 	}
-	a := d.Attributes[strings.TrimSuffix(name, "}")]
+	name = strings.TrimSuffix(name, "}")
+	if text, told := d.texts[name]; told && ofTexts(operand) {
+		return structs.NewStringAttribute(text), true
+	}
+	a := d.Attributes[name]
 	return a, a != nil
 }
 
@@ -221,6 +175,15 @@ func inOrder(operand string, order int) bool {
 		return order > 0
 	case ">=":
 		return order >= 0
+	}
+	return false
+}
+
+// ofTexts are the operators that look into a text.
+func ofTexts(operand string) bool {
+	switch operand {
+	case "regexp", "set_contains", "set_contains_all", "set_contains_any", "version", "semver":
+		return true
 	}
 	return false
 }

@@ -3,6 +3,7 @@
 package demand
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // h100 is a group as the device plugin tells it.
-func h100(instances int) *api.NodeDeviceResource {
+func h100(n int) *api.NodeDeviceResource {
 	d := &api.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA H100", Attributes: map[string]*api.Attribute{
 		"memory":             {IntVal: ptr(int64(81559)), Unit: "MiB"},
 		"compute_capability": {StringVal: ptr("9.0")},
@@ -24,10 +25,16 @@ func h100(instances int) *api.NodeDeviceResource {
 		"nvlink_bandwidth":   {FloatVal: ptr(450.0), Unit: "GB/s"},
 		"cuda_major":         {IntVal: ptr(int64(12))},
 	}}
-	for range instances {
-		d.Instances = append(d.Instances, &api.NodeDevice{Healthy: true})
-	}
+	d.Instances = instances(n)
 	return d
+}
+
+// instances are devices in order.
+func instances(n int) (all []*api.NodeDevice) {
+	for i := range n {
+		all = append(all, &api.NodeDevice{ID: string(rune('a' + i)), Healthy: true})
+	}
+	return all
 }
 
 func nodeWith(devices ...*api.NodeDeviceResource) *api.NodeListStub {
@@ -85,6 +92,11 @@ func TestConstraintsOnDeviceAttributesHoldAsInNomad(t *testing.T) {
 	}
 }
 
+// told is what a pools file tells of a place whose nodes have 8 GPUs.
+func told(at plan.Where, model, attribute, value string) Offer {
+	return OfferOf("pool", at, Told{Model: model, Count: 8, Attributes: map[string]string{attribute: value}})
+}
+
 func TestAPlaceWithoutNodesHasWhatItsPoolsFileTells(t *testing.T) {
 	place := plan.Where{Class: "new"}
 	memory := func(least string) *api.Job {
@@ -96,11 +108,11 @@ func TestAPlaceWithoutNodesHasWhatItsPoolsFileTells(t *testing.T) {
 		want bool
 	}{
 		"nothing told":           {nil, memory("40 GiB"), true},
-		"enough told":            {[]Offer{OfferOf(place, "", map[string]string{"memory": "80 GiB"})}, memory("40 GiB"), true},
-		"too little told":        {[]Offer{OfferOf(place, "", map[string]string{"memory": "24 GiB"})}, memory("40 GiB"), false},
-		"another attribute told": {[]Offer{OfferOf(place, "", map[string]string{"architecture": "hopper"})}, memory("40 GiB"), true},
-		"another place told":     {[]Offer{OfferOf(h100Place, "", map[string]string{"memory": "24 GiB"})}, memory("40 GiB"), true},
-		"another model told":     {[]Offer{OfferOf(place, "T4", nil)}, asks(api.RequestedDevice{Name: "nvidia/gpu/A100"}), false},
+		"enough told":            {[]Offer{told(place, "", "memory", "80 GiB")}, memory("40 GiB"), true},
+		"too little told":        {[]Offer{told(place, "", "memory", "24 GiB")}, memory("40 GiB"), false},
+		"another attribute told": {[]Offer{told(place, "", "architecture", "hopper")}, memory("40 GiB"), true},
+		"another place told":     {[]Offer{told(h100Place, "", "memory", "24 GiB")}, memory("40 GiB"), true},
+		"another model told":     {[]Offer{told(place, "T4", "memory", "16 GiB")}, asks(api.RequestedDevice{Name: "nvidia/gpu/A100"}), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := join(blocked("train"), map[string]*api.Job{"default/train": c.job}, nil, []*api.NodeListStub{nodeWith(h100(8))}, c.told...)
@@ -110,32 +122,66 @@ func TestAPlaceWithoutNodesHasWhatItsPoolsFileTells(t *testing.T) {
 }
 
 func TestMIGInstancesAreAskedForByTheirName(t *testing.T) {
-	mig := &api.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb", Instances: []*api.NodeDevice{{Healthy: true}, {Healthy: true}, {Healthy: true}}}
+	mig := &api.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb", Instances: instances(3)}
 	whole := h100(2)
 	a := alloc("running", "run", 1)
-	a.AllocatedResources.Tasks["t"].Devices = []*api.AllocatedDeviceResource{{Vendor: "nvidia", Type: "gpu", Name: whole.Name, DeviceIDs: []string{"x"}}}
-	r := join(nil, nil, []*api.AllocationListStub{a}, []*api.NodeListStub{nodeWith(whole, mig)})
-	must.Eq(t, 3, r.Nodes[0].Free.GPUs, must.Sprint("two names never serve one request"))
-	must.Eq(t, mig.Name, r.Nodes[0].Free.Model)
+	a.AllocatedResources.Tasks["t"].Devices = []*api.AllocatedDeviceResource{{Vendor: "nvidia", Type: "gpu", Name: whole.Name, DeviceIDs: []string{"a"}}}
+	nodes := []*api.NodeListStub{nodeWith(whole, mig)}
+	r := join(nil, nil, []*api.AllocationListStub{a}, nodes)
+	must.Eq(t, 4, r.Nodes[0].Free.GPUs)
 	must.Eq(t, 5, r.TotalGPUs)
-	for name, want := range map[string]bool{"nvidia/gpu/NVIDIA A100-SXM4-40GB MIG 1g.5gb": true, "nvidia/gpu/NVIDIA A100-SXM4-40GB MIG 3g.20gb": false, "nvidia/gpu": true, "gpu": true} {
-		r := join(blocked("train"), map[string]*api.Job{"default/train": asks(api.RequestedDevice{Name: name})}, nil, []*api.NodeListStub{nodeWith(whole, mig)})
-		must.Eq(t, want, r.Work[0].Allowed(h100Place), must.Sprint(name))
+	// What one allocation asks for, and whether the node has it free, or once it is empty.
+	for _, c := range []struct {
+		name        string
+		count       uint64
+		free, whole bool
+	}{
+		{"nvidia/gpu/NVIDIA A100-SXM4-40GB MIG 1g.5gb", 3, true, true},
+		{"nvidia/gpu/NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4, false, false},
+		{"nvidia/gpu/NVIDIA A100-SXM4-40GB MIG 3g.20gb", 1, false, false},
+		{"nvidia/gpu/NVIDIA H100", 1, true, true},
+		{"nvidia/gpu/NVIDIA H100", 2, false, true},
+		{"nvidia/gpu/nvidia h100", 1, false, false},
+		{"nvidia/gpu", 3, true, true},
+		{"nvidia/gpu", 4, false, false}, // two names never serve one request
+		{"gpu", 3, true, true},
+		{"/gpu", 3, true, true},                 // as Nomad splits it: any vendor
+		{"nvidia/", 3, true, true},              // any type
+		{"nvidia//NVIDIA H100", 2, false, true}, // of this name
+	} {
+		r := join(blocked("train"), map[string]*api.Job{"default/train": asks(api.RequestedDevice{Name: c.name, Count: &c.count})}, []*api.AllocationListStub{a}, nodes)
+		must.Len(t, 1, r.Work, must.Sprint(c.name))
+		must.Eq(t, c.free, serves(r), must.Sprint(c))
+		r.Nodes = join(nil, nil, nil, nodes).Nodes
+		must.Eq(t, c.whole, serves(r), must.Sprint(c))
 	}
+	for _, name := range []string{"amd/gpu", "gpu/nvidia", "NVIDIA/gpu", "nvidia/GPU", "/", "//x", ""} {
+		must.SliceEmpty(t, join(blocked("train"), map[string]*api.Job{"default/train": asks(api.RequestedDevice{Name: name})}, nil, nodes).Work, must.Sprint(name))
+	}
+}
+
+// serves reports whether the first node takes an allocation of the first work.
+func serves(r Reading) bool {
+	n := r.Nodes[0]
+	n.Pool, n.Free.CPU, n.Free.Memory = "p", 1<<20, 1<<20
+	w := r.Work[0]
+	w.Count, w.Placed, w.Gang, w.PlacedOn = 1, 0, false, nil
+	out := plan.Make(plan.Input{Work: []plan.Work{w}, Nodes: []plan.Node{n}, Pools: []plan.Pool{{Name: "p"}}})
+	return strings.Contains(out.Waiting[0].Reason, "the nodes for the rest are ready")
 }
 
 func TestWorkThatNoPoolCouldTakeIsToldApartWithItsReason(t *testing.T) {
 	job := asks(api.RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(8)), Constraints: []*api.Constraint{{LTarget: "${device.attr.memory}", Operand: ">=", RTarget: "120 GiB"}}})
-	pool := plan.Pool{Name: "h100", Max: 16, Where: h100Place, Shape: plan.Shape{GPUs: 8, CPU: 1 << 30, Memory: 1 << 30}}
-	told := OfferOf(h100Place, "", map[string]string{"memory": "80 GiB"})
-	r := join(blocked("train"), map[string]*api.Job{"default/train": job}, nil, nil, told)
+	pool := plan.Pool{Name: "h100", Max: 16, Where: h100Place, Shape: plan.Shape{GPUs: 8, CPU: 1 << 30, Memory: 1 << 30, Devices: []plan.Devices{{Type: plan.GPU, Count: 8, Kind: "pool"}}}}
+	offer := told(h100Place, "", "memory", "80 GiB")
+	r := join(blocked("train"), map[string]*api.Job{"default/train": job}, nil, nil, offer)
 	out := plan.Make(plan.Input{Now: time.Unix(100, 0), Work: r.Work, Nodes: r.Nodes, Pools: []plan.Pool{pool}})
 	must.Len(t, 1, out.Waiting)
 	must.True(t, out.Waiting[0].Unsatisfiable)
 	must.StrContains(t, out.Waiting[0].Reason, "no pool has nodes for it")
 	must.Eq(t, 0, out.Decisions[0].Want)
 	job.TaskGroups[0].Tasks[0].Resources.Devices[0].Constraints[0].RTarget = "79 GiB"
-	r = join(blocked("train"), map[string]*api.Job{"default/train": job}, nil, nil, told)
+	r = join(blocked("train"), map[string]*api.Job{"default/train": job}, nil, nil, offer)
 	out = plan.Make(plan.Input{Now: time.Unix(100, 0), Work: r.Work, Pools: []plan.Pool{pool}})
 	must.False(t, out.Waiting[0].Unsatisfiable)
 	must.Eq(t, 4, out.Decisions[0].Want)

@@ -34,6 +34,10 @@ func blocked(job string) []*api.Evaluation {
 	return []*api.Evaluation{{ID: "e", Namespace: "default", JobID: job, Status: "blocked", CreateTime: 7e9}}
 }
 
+func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub, told ...Offer) Reading {
+	return readingOf(evals, jobs, allocs, nodes, newCatalogue(nodes, told))
+}
+
 func read(job *api.Job, allocs ...*api.AllocationListStub) Reading {
 	return join(blocked(*job.ID), map[string]*api.Job{"default/" + *job.ID: job}, allocs, nil)
 }
@@ -45,7 +49,8 @@ func TestAGangThatIsNotWholeIsReadWhole(t *testing.T) {
 	must.Eq(t, 32, w.QueuedGPUs())
 	must.Eq(t, 8, r.RunningGPUs)
 	must.True(t, w.Gang && w.Distinct)
-	must.Eq(t, plan.Shape{GPUs: 8, CPU: 500, Memory: 1000}, w.Request)
+	must.Eq(t, "8 GPUs", w.Request.String())
+	must.Eq(t, []int{8, 500, 1000}, []int{w.Request.GPUs, w.Request.CPU, w.Request.Memory})
 	must.Eq(t, []string{"node-1"}, w.PlacedOn)
 	must.Eq(t, int64(5), w.Since.Unix())
 	must.True(t, w.Allowed(plan.Where{NodePool: "gpu", Datacenter: "dc7"}))
@@ -83,6 +88,7 @@ func TestWhatIsNoDemand(t *testing.T) {
 		"a dead job":             func(j *api.Job) { j.Status = ptr("dead") },
 		"a stopped job":          func(j *api.Job) { j.Stop = ptr(true) },
 		"a system job":           func(j *api.Job) { j.Type = ptr("system") },
+		"a sysbatch job":         func(j *api.Job) { j.Type = ptr("sysbatch") },
 		"a periodic job itself":  func(j *api.Job) { j.Periodic = &api.PeriodicConfig{} },
 		"a job to be dispatched": func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} },
 		"a job without GPUs":     func(j *api.Job) { j.TaskGroups[0].Tasks[0].Resources.Devices = nil },
@@ -117,7 +123,8 @@ func TestHowDevicesAreAskedFor(t *testing.T) {
 			job.TaskGroups[0].Tasks[0].Resources.Devices = []*api.RequestedDevice{&c.device}
 			w := read(job).Work[0]
 			must.Eq(t, c.gpus, w.Request.GPUs)
-			must.Eq(t, c.model, w.Request.Model)
+			must.Len(t, 1, w.Request.Asks)
+			must.Eq(t, c.model, w.Request.Asks[0].Model)
 		})
 	}
 }
@@ -125,16 +132,21 @@ func TestHowDevicesAreAskedFor(t *testing.T) {
 func TestANodeHasWhatItsAllocationsLeave(t *testing.T) {
 	devices := &api.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "H100"}
 	for i := range 16 {
-		devices.Instances = append(devices.Instances, &api.NodeDevice{Healthy: i != 0})
+		devices.Instances = append(devices.Instances, &api.NodeDevice{ID: string(rune('a' + i)), Healthy: i != 15})
 	}
 	n := &api.NodeListStub{ID: "n1", Name: "node-1", NodePool: "gpu", NodeClass: "spot", Datacenter: "dc1", Status: "ready", SchedulingEligibility: "eligible",
 		NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 10000}, Memory: api.NodeMemoryResources{MemoryMB: 5000}, Devices: []*api.NodeDeviceResource{devices}}}
 	down := &api.NodeListStub{ID: "n2", Name: "node-2", Status: "down"}
 	r := join(nil, nil, []*api.AllocationListStub{alloc("running", "run", 1), alloc("complete", "run", 1)}, []*api.NodeListStub{n, down})
 	must.Len(t, 1, r.Nodes)
-	must.Eq(t, plan.Shape{GPUs: 7, Model: "H100", CPU: 9500, Memory: 4000}, r.Nodes[0].Free, must.Sprint("an unhealthy GPU is none"))
+	free := r.Nodes[0].Free
+	must.Eq(t, []int{7, 9500, 4000}, []int{free.GPUs, free.CPU, free.Memory}, must.Sprint("an unhealthy GPU is none"))
+	must.Eq(t, []plan.Devices{{Type: "gpu", Model: "H100", Count: 7, Kind: free.Devices[0].Kind}}, free.Devices)
 	must.True(t, r.Nodes[0].Busy)
 	must.Eq(t, 15, r.TotalGPUs)
+	devices.Instances[0].Healthy = false
+	r = join(nil, nil, []*api.AllocationListStub{alloc("running", "run", 1)}, []*api.NodeListStub{n})
+	must.Eq(t, 7, r.Nodes[0].Free.GPUs, must.Sprint("one that is in use and out of order takes nothing from the others"))
 	logs := alloc("running", "run", 0)
 	logs.JobType = "system"
 	must.False(t, join(nil, nil, []*api.AllocationListStub{logs}, []*api.NodeListStub{n}).Nodes[0].Busy, must.Sprint("a system job keeps no node"))
@@ -169,8 +181,8 @@ func TestANodeWhoseDriverRefusesGangsOffersNothing(t *testing.T) {
 		n := &api.NodeListStub{ID: "n1", Name: "n1", Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible, Drivers: drivers,
 			NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{{Vendor: "nvidia", Type: "gpu", Name: "H100",
 				Instances: []*api.NodeDevice{{ID: "a", Healthy: true}, {ID: "b", Healthy: true}}}}}}
-		node, total := nodeOf(n, nil)
-		must.Eq(t, 2, total)
+		node, total := nodeOf(n, nil, newCatalogue([]*api.NodeListStub{n}, nil))
+		must.Eq(t, held{gpus: 2}, total)
 		must.False(t, node.Closed, must.Sprint("it is still in its pool"))
 		return node.Free
 	}

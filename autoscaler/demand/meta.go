@@ -4,14 +4,17 @@ package demand
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
-// What a job says in its meta.
+// What a job, or a group of it, says in its meta.
 const (
 	spotMeta     = "gpu.spot"     // may it run on spot nodes?
 	deadlineMeta = "gpu.deadline" // when it shall be done
@@ -23,7 +26,7 @@ const (
 // longest bounds what a duration can be, so that sums of times do not overflow.
 const longest = 10 * 365 * 24 * time.Hour
 
-// intent is what a job's meta asks for. A value that is not understood is
+// intent is what a group's meta asks for. A value that is not understood is
 // treated as not given, and named in Faults.
 type intent struct {
 	Spot     string
@@ -34,7 +37,21 @@ type intent struct {
 	Faults   []string
 }
 
-// intentOf reads a job's meta; a deadline of a time of day is the next one
+// metaOf is a group's meta over its job's, as its tasks have them.
+func metaOf(job *api.Job, g *api.TaskGroup) map[string]string {
+	if len(g.Meta) == 0 {
+		return job.Meta
+	}
+	meta := maps.Clone(g.Meta)
+	for key, value := range job.Meta {
+		if _, set := meta[key]; !set {
+			meta[key] = value
+		}
+	}
+	return meta
+}
+
+// intentOf reads a group's meta; a deadline of a time of day is the next one
 // after the job was submitted.
 func intentOf(meta map[string]string, submitted time.Time) intent {
 	i := intent{Spot: plan.Prefer}

@@ -16,7 +16,7 @@ func everywhere(a *api.AllocationListStub) bool { return a.JobType == api.JobTyp
 
 // settle notes on each node what runs there. Movable is what the jobs that are
 // given allow in their meta; of any other job nothing is moved.
-func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string]*api.Job, known catalogue) {
+func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string]*api.Job, known *catalogue) {
 	index := make(map[string]int, len(nodes))
 	for i := range nodes {
 		index[nodes[i].Name] = i
@@ -61,7 +61,13 @@ func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string
 
 // requestOf is what an allocation holds.
 func requestOf(a *api.AllocationListStub) plan.Shape {
-	s := plan.Shape{GPUs: gpusOf(a)}
+	s := plan.Shape{}
+	for _, d := range devicesOf(a) {
+		s.Asks = append(s.Asks, plan.Ask{Type: d.Type, Model: d.Name, Count: len(d.DeviceIDs), Of: slicesOf(d.Type, d.Name)})
+		if d.Type == plan.GPU {
+			s.GPUs += len(d.DeviceIDs)
+		}
+	}
 	if a.AllocatedResources == nil {
 		return s
 	}

@@ -11,7 +11,9 @@ import (
 // Running is what one job holds on one node.
 type Running struct {
 	Node, Namespace, Job string
-	GPUs                 int
+	// GPUs are whole ones and MIG instances, Shared its parts of others.
+	GPUs   int
+	Shared float64
 }
 
 // Sample is what one pool had and what was used of it at a moment: a line of
@@ -25,6 +27,8 @@ type Sample struct {
 	// Queued is how many GPUs wait that the pool's nodes could take; other pools'
 	// too, so that they do not add up.
 	Queued int `json:"queued,omitempty"`
+	// QueuedShared is the same of slices, in GPUs.
+	QueuedShared float64 `json:"queued_shared,omitempty"`
 }
 
 // Held is what one job holds of a pool.
@@ -32,7 +36,12 @@ type Held struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
 	GPUs      int    `json:"gpus"`
+	// Shared is what it has of GPUs that it shares, in GPUs.
+	Shared float64 `json:"shared,omitempty"`
 }
+
+// All is what is held, in GPUs.
+func (h Held) All() float64 { return float64(h.GPUs) + h.Shared }
 
 // Share is a job's part of a pool.
 type Share struct{ Pool, Namespace, Job string }
@@ -67,7 +76,7 @@ func UsageOf(samples []Sample, from, to time.Time, gap time.Duration) Usage {
 		u.Paid[s.Pool] += hours * float64(s.GPUs)
 		u.Peak[s.Pool] = max(u.Peak[s.Pool], s.Nodes)
 		for _, h := range s.Used {
-			u.Used[Share{s.Pool, h.Namespace, h.Job}] += hours * float64(h.GPUs)
+			u.Used[Share{s.Pool, h.Namespace, h.Job}] += hours * h.All()
 		}
 	}
 	for _, s := range samples {
@@ -87,7 +96,11 @@ func UsageOf(samples []Sample, from, to time.Time, gap time.Duration) Usage {
 func UsageOfAllocs(allocs []*api.AllocationListStub, poolOf func(node string) string, from, to time.Time) Usage {
 	u := newUsage()
 	for _, a := range allocs {
-		if a == nil || gpusOf(a) == 0 {
+		if a == nil {
+			continue
+		}
+		h := heldBy(a)
+		if h == (held{}) {
 			continue
 		}
 		var begun, ended time.Time
@@ -111,7 +124,7 @@ func UsageOfAllocs(allocs []*api.AllocationListStub, poolOf func(node string) st
 			ended = to
 		}
 		if hours := overlap(begun, ended, from, to).Hours(); hours > 0 {
-			u.Used[Share{poolOf(a.NodeName), a.Namespace, a.JobID}] += hours * float64(gpusOf(a))
+			u.Used[Share{poolOf(a.NodeName), a.Namespace, a.JobID}] += hours * (float64(h.gpus) + h.shared)
 		}
 	}
 	return u

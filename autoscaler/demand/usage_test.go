@@ -14,7 +14,7 @@ import (
 func hour(h float64) time.Time { return time.Unix(0, 0).Add(time.Duration(h * float64(time.Hour))) }
 
 func TestASampleStandsUntilTheNextButNoLongerThanTheGap(t *testing.T) {
-	used := []Held{{"default", "train", 4}}
+	used := []Held{{Namespace: "default", Job: "train", GPUs: 3, Shared: 1}}
 	samples := []Sample{{At: hour(0), Pool: "spot", Nodes: 1, GPUs: 8, Used: used}, {At: hour(1), Pool: "spot", Nodes: 3, GPUs: 24},
 		{At: hour(1), Pool: "od", Nodes: 1, GPUs: 8, Used: used}, {At: hour(9), Pool: "spot", Nodes: 1, GPUs: 8, Used: used}}
 	u := UsageOf(samples, hour(0.5), hour(10), 2*time.Hour)
@@ -32,7 +32,7 @@ func TestNoMoreIsUsedThanIsPaidAndSpansAddUp(t *testing.T) {
 		for range rapid.IntRange(0, 20).Draw(t, "n") {
 			at += rapid.Float64Range(0, 3).Draw(t, "after")
 			gpus := rapid.IntRange(0, 16).Draw(t, "gpus")
-			samples = append(samples, Sample{At: hour(at), Pool: "p", Nodes: gpus / 8, GPUs: gpus, Used: []Held{{"ns", "j", rapid.IntRange(0, gpus).Draw(t, "used")}}})
+			samples = append(samples, Sample{At: hour(at), Pool: "p", Nodes: gpus / 8, GPUs: gpus, Used: []Held{{Namespace: "ns", Job: "j", GPUs: rapid.IntRange(0, gpus).Draw(t, "used")}}})
 		}
 		middle := rapid.Float64Range(0, 60).Draw(t, "middle")
 		whole := UsageOf(samples, hour(0), hour(60), time.Hour)
