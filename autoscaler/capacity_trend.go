@@ -33,7 +33,7 @@ func trendOf(samples []demand.Sample, pool plan.Pool) (trend, bool) {
 	for _, s := range samples {
 		if s.Pool == pool.Name {
 			day := s.At.Unix() / 86400
-			peaks[day] = max(peaks[day], float64(usedOf(s)))
+			peaks[day] = max(peaks[day], usedOf(s))
 		}
 	}
 	if len(peaks) < trendDays {
@@ -51,7 +51,7 @@ func trendOf(samples []demand.Sample, pool plan.Pool) (trend, bool) {
 	for _, d := range days {
 		levels = append(levels, peaks[d]+t.PerDay*float64(last-d))
 	}
-	level, most := median(levels), float64(pool.Max*pool.Shape.GPUs)
+	level, most := median(levels), float64(pool.Max)*pool.Shape.Size()
 	left := 0.0
 	if level < most {
 		if t.PerDay <= 0 || (most-level)/t.PerDay > trendYears*365 {
@@ -69,9 +69,9 @@ func trendOf(samples []demand.Sample, pool plan.Pool) (trend, bool) {
 func unserved(samples []demand.Sample, pool plan.Pool, from, to time.Time, gap time.Duration) (hours float64) {
 	var before *demand.Sample
 	add := func(until time.Time) {
-		if before != nil && before.Nodes >= pool.Max && before.Queued > 0 {
+		if before != nil && before.Nodes >= pool.Max {
 			begin, end := latest(before.At, from), earliest(earliest(until, before.At.Add(gap)), to)
-			hours += max(end.Sub(begin).Hours(), 0) * float64(min(before.Queued, pool.Shape.GPUs))
+			hours += max(end.Sub(begin).Hours(), 0) * min(float64(before.Queued)+before.QueuedShared, pool.Shape.Size())
 		}
 	}
 	for i := range samples {
@@ -84,9 +84,9 @@ func unserved(samples []demand.Sample, pool plan.Pool, from, to time.Time, gap t
 	return hours
 }
 
-func usedOf(s demand.Sample) (gpus int) {
+func usedOf(s demand.Sample) (gpus float64) {
 	for _, h := range s.Used {
-		gpus += h.GPUs
+		gpus += h.All()
 	}
 	return gpus
 }

@@ -153,6 +153,10 @@ func (r replayed) options() (o replay.Options, err error) {
 	names, smallest := []string{}, 1<<20
 	for i := range file.Pools {
 		p := replay.Pool{Pool: file.Pools[i].Plan(), Start: r.start}
+		// A trace asks for so many GPUs of a node, whatever their groups, and for no slices.
+		if p.Shape.Devices = nil; p.Shape.GPUs == 0 {
+			continue
+		}
 		p.Increment, p.Margin = r.billing, max(r.every, time.Minute)
 		p.Retry, p.Penalty = 10*time.Minute, 0.02
 		if path := r.spot[p.Name]; path != "" {

@@ -106,11 +106,13 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 	return l, client, nil
 }
 
-// offers are what the file tells of the GPUs of pools that say more of them than their number.
+// offers are what the file tells of the devices of its pools' nodes.
 func offers(file *pool.File) (all []demand.Offer) {
 	for i := range file.Pools {
-		if d := &file.Pools[i]; d.Shape.Model != "" || len(d.Shape.Attributes) > 0 {
-			all = append(all, demand.OfferOf(d.Plan().Where, d.Shape.Model, d.Shape.Attributes))
+		d := &file.Pools[i]
+		where := d.Plan().Where
+		for _, g := range d.Groups() {
+			all = append(all, demand.OfferOf(g.Kind, where, demand.Told{Model: g.Model, Count: g.Size, Slices: g.Slices, Island: g.Island, Attributes: g.Attributes}))
 		}
 	}
 	return all

@@ -41,7 +41,7 @@ func samples(at time.Time, pools []plan.Pool, nodes []plan.Node, running []deman
 				poolOf[n.Name] = p.Name
 			}
 		}
-		s.GPUs = s.Nodes * p.Shape.GPUs
+		s.GPUs = int(float64(s.Nodes) * p.Shape.Size())
 		all = append(all, s)
 	}
 	for _, r := range running {
@@ -52,8 +52,9 @@ func samples(at time.Time, pools []plan.Pool, nodes []plan.Node, running []deman
 		held := &all[i].Used
 		if j := slices.IndexFunc(*held, func(h demand.Held) bool { return h.Namespace == r.Namespace && h.Job == r.Job }); j >= 0 {
 			(*held)[j].GPUs += r.GPUs
+			(*held)[j].Shared += r.Shared
 		} else {
-			*held = append(*held, demand.Held{Namespace: r.Namespace, Job: r.Job, GPUs: r.GPUs})
+			*held = append(*held, demand.Held{Namespace: r.Namespace, Job: r.Job, GPUs: r.GPUs, Shared: r.Shared})
 		}
 	}
 	return all
@@ -64,7 +65,9 @@ func queue(all []demand.Sample, pools []plan.Pool, waiting []plan.Waiting) []dem
 	for i, p := range pools {
 		for _, w := range waiting {
 			if !w.Unsatisfiable && w.Work.RunsOn(p) {
-				all[i].Queued += w.Work.QueuedGPUs()
+				whole := w.Work.QueuedGPUs()
+				all[i].Queued += whole
+				all[i].QueuedShared += w.Work.QueuedOn(p.Shape) - float64(whole)
 			}
 		}
 	}

@@ -68,17 +68,6 @@ type Select struct {
 	Datacenter string `hcl:"datacenter,optional"`
 }
 
-// Shape is what one node of the pool offers.
-type Shape struct {
-	GPUs   int    `hcl:"gpus"`
-	Model  string `hcl:"model,optional"`
-	CPU    int    `hcl:"cpu,optional"`
-	Memory int    `hcl:"memory,optional"`
-	// Attributes are those that the device plugin will tell of the GPUs, for
-	// jobs' constraints while the pool has no node: memory = "80 GiB".
-	Attributes map[string]string `hcl:"attributes,optional"`
-}
-
 // Local is a pool of Nomad clients on this machine.
 type Local struct {
 	// Dir keeps what is known of the nodes.
@@ -166,12 +155,7 @@ func (p *Definition) validate() error {
 	if p.Min < 0 || p.Max < p.Min {
 		wrong("min and max", fmt.Sprintf("%d and %d", p.Min, p.Max), "are 0 and more, and max not below min")
 	}
-	if p.Shape.GPUs < 1 {
-		wrong("shape.gpus", p.Shape.GPUs, "are 1 and more")
-	}
-	if p.Shape.CPU < 0 || p.Shape.Memory < 0 {
-		wrong("shape.cpu and shape.memory", fmt.Sprintf("%d and %d", p.Shape.CPU, p.Shape.Memory), "are 0 (not looked at) and more")
-	}
+	errs = append(errs, p.Shape.validate(p.Name)...)
 	if p.Select == (Select{}) {
 		wrong("select", "empty", "is at least one of node_pool, node_class, datacenter")
 	}
@@ -248,17 +232,9 @@ func (p *Definition) validateLocal() (errs []error) {
 	return errs
 }
 
-// Plan is the pool as the planner takes it. CPU and memory that the file
-// leaves out are no limit.
+// Plan is the pool as the planner takes it.
 func (p *Definition) Plan() plan.Pool {
-	shape := plan.Shape{GPUs: p.Shape.GPUs, Model: p.Shape.Model, CPU: p.Shape.CPU, Memory: p.Shape.Memory}
-	if shape.CPU == 0 {
-		shape.CPU = 1 << 30
-	}
-	if shape.Memory == 0 {
-		shape.Memory = 1 << 30
-	}
-	pool := plan.Pool{Name: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, Min: p.Min, Max: p.Max, Shape: shape, IdleTime: p.idle, Headroom: p.Headroom,
+	pool := plan.Pool{Name: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, Min: p.Min, Max: p.Max, Shape: p.shape(), IdleTime: p.idle, Headroom: p.Headroom,
 		Retry: p.retry, Penalty: defaultPenalty, NoDrain: p.Kind == "target",
 		Where: plan.Where{NodePool: p.Select.NodePool, Class: p.Select.NodeClass, Datacenter: p.Select.Datacenter}}
 	if p.Penalty != nil {

@@ -103,13 +103,12 @@ func (c *cluster) place(now time.Duration) (started []*job) {
 	}
 	order()
 	type ask struct {
-		request plan.Shape
-		count   int
-		spot    string
+		gpus, cpu, memory, count int
+		spot                     string
 	}
 	failed := map[ask]bool{}
 	c.queue = slices.DeleteFunc(c.queue, func(j *job) bool {
-		a := ask{j.Request, j.Count, j.Spot}
+		a := ask{j.Request.GPUs, j.Request.CPU, j.Request.Memory, j.Count, j.Spot}
 		if failed[a] {
 			return false
 		}
