@@ -53,6 +53,7 @@ type waiting struct {
 	Placed        int       `json:"placed"`
 	Count         int       `json:"count"`
 	GPUs          int       `json:"queued_gpus"`
+	Slices        int       `json:"queued_slices"`
 	Since         time.Time `json:"since"`
 	Reason        string    `json:"reason"`
 	Unsatisfiable bool      `json:"unsatisfiable"`
@@ -64,21 +65,25 @@ func (v view) queue(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	rows := []waiting{}
-	total := 0
+	gpus, slices := 0, 0
 	for _, w := range o.Waiting {
 		rows = append(rows, waiting{w.Work.Namespace, w.Work.Job, w.Work.Group, w.Work.Gang, w.Work.Priority, w.Work.Placed, w.Work.Count,
-			w.Work.QueuedGPUs(), w.Work.Since.UTC(), w.Reason, w.Unsatisfiable})
-		total += w.Work.QueuedGPUs()
+			w.Work.QueuedGPUs(), w.Work.QueuedSlices(), w.Work.Since.UTC(), w.Reason, w.Unsatisfiable})
+		gpus, slices = gpus+w.Work.QueuedGPUs(), slices+w.Work.QueuedSlices()
 	}
 	if v.json {
 		return printJSON(out, rows)
 	}
-	t := newTable(out, table.Row{"Namespace", "Job", "Group", "Gang", "Priority", "Placed", "GPUs", "Waits", "Why"})
+	t := newTable(out, table.Row{"Namespace", "Job", "Group", "Gang", "Priority", "Placed", "Asks for", "Waits", "Why"})
 	for _, w := range rows {
-		t.AppendRow(table.Row{w.Namespace, w.Job, w.Group, w.Gang, w.Priority, fmt.Sprintf("%d of %d", w.Placed, w.Count), w.GPUs,
+		t.AppendRow(table.Row{w.Namespace, w.Job, w.Group, w.Gang, w.Priority, fmt.Sprintf("%d of %d", w.Placed, w.Count), plan.Amount(w.GPUs, w.Slices),
 			r.At.Sub(w.Since).Round(time.Second), w.Reason})
 	}
-	t.AppendFooter(table.Row{"", "", "", "", "", "queued", total, "", fmt.Sprintf("%d of %d GPUs are in use", r.RunningGPUs, r.TotalGPUs)})
+	use := fmt.Sprintf("%d of %d GPUs are in use", r.RunningGPUs, r.TotalGPUs)
+	if r.TotalSlices > 0 {
+		use += fmt.Sprintf(", %d of %d slices", r.RunningSlices, r.TotalSlices)
+	}
+	t.AppendFooter(table.Row{"", "", "", "", "", "queued", plan.Amount(gpus, slices), "", use})
 	t.Render()
 	return nil
 }

@@ -30,6 +30,8 @@ type Reading struct {
 	// ready: whole ones and MIG instances. The same of slices of GPUs.
 	RunningGPUs, TotalGPUs     int
 	RunningSlices, TotalSlices int
+	// RunningShared and TotalShared are the slices, in GPUs.
+	RunningShared, TotalShared float64
 	// Running is who holds the GPUs in use.
 	Running []Running
 	// Told is what nodes that are inspected tell of themselves, by name:
@@ -37,6 +39,11 @@ type Reading struct {
 	Told map[string]map[string]string
 	// Faults are what could not be read and is done without.
 	Faults []string
+}
+
+// Utilisation is the part of the GPUs that is in use, 0 to 1, slices by their part of one.
+func (r Reading) Utilisation() float64 {
+	return (float64(r.RunningGPUs) + r.RunningShared) / max(float64(r.TotalGPUs)+r.TotalShared, 1)
 }
 
 // Reader reads a cluster. One reading costs four calls, and one for each job

@@ -31,6 +31,7 @@ func readingOf(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.
 			if h := heldBy(a); h != (held{}) {
 				out.RunningGPUs += h.gpus
 				out.RunningSlices += h.slices
+				out.RunningShared += h.shared
 				out.Running = append(out.Running, Running{a.NodeName, a.Namespace, a.JobID, h.gpus, h.shared})
 			}
 		}
@@ -43,6 +44,7 @@ func readingOf(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.
 		if n.Status == api.NodeStatusReady {
 			out.TotalGPUs += whole.gpus
 			out.TotalSlices += whole.slices
+			out.TotalShared += whole.shared
 		}
 		if n.Status == api.NodeStatusReady || n.Status == api.NodeStatusInit {
 			out.Nodes = append(out.Nodes, node)

@@ -281,7 +281,7 @@ func (p *planner) why(w Work, nodes, missing int) string {
 	if w.Gang {
 		kind = "gang"
 	}
-	return fmt.Sprintf("%s %s queues %s (%s) and %d more nodes are bought for it", kind, w.Name(), w.Queued(), placed(w), nodes)
+	return fmt.Sprintf("%s %s queues %s (%s) and %d more nodes are bought for it", kind, w.Name(), Amount(w.QueuedGPUs(), w.QueuedSlices()), placed(w), nodes)
 }
 
 func placed(w Work) string { return fmt.Sprintf("%d of %d placed", w.Placed, w.Count) }

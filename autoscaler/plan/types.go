@@ -164,9 +164,8 @@ func (w Work) QueuedSlices() int { return w.useless() * w.Request.Slices() }
 // QueuedOn is the same of both, in GPUs, where a node of a shape serves it.
 func (w Work) QueuedOn(s Shape) float64 { return float64(w.useless()) * s.Worth(w.Request) }
 
-// Queued is what is asked for and of no use yet, in words.
-func (w Work) Queued() string {
-	gpus, slices := w.QueuedGPUs(), w.QueuedSlices()
+// Amount is a number of GPUs and slices in words.
+func Amount(gpus, slices int) string {
 	switch {
 	case slices == 0:
 		return fmt.Sprintf("%d GPUs", gpus)

@@ -54,14 +54,21 @@ var metrics = map[string]metric{
 	"queued_gpus": func(_ demand.Reading, o plan.Output, pool string) float64 {
 		return queued(o, pool, plan.Work.QueuedGPUs)
 	},
-	"queued_gangs":       func(_ demand.Reading, o plan.Output, pool string) float64 { return queued(o, pool, oneGang) },
-	"needed_nodes":       func(_ demand.Reading, o plan.Output, pool string) float64 { return decided(o, pool, neededNodes) },
-	"wanted_nodes":       func(_ demand.Reading, o plan.Output, pool string) float64 { return decided(o, pool, wantedNodes) },
-	"unsatisfiable_gpus": func(_ demand.Reading, o plan.Output, _ string) float64 { return unsatisfiable(o) },
-	"running_gpus":       func(r demand.Reading, _ plan.Output, _ string) float64 { return float64(r.RunningGPUs) },
-	"utilisation": func(r demand.Reading, _ plan.Output, _ string) float64 {
-		return float64(r.RunningGPUs) / float64(max(r.TotalGPUs, 1))
+	"queued_gangs": func(_ demand.Reading, o plan.Output, pool string) float64 { return queued(o, pool, oneGang) },
+	"needed_nodes": func(_ demand.Reading, o plan.Output, pool string) float64 { return decided(o, pool, neededNodes) },
+	"wanted_nodes": func(_ demand.Reading, o plan.Output, pool string) float64 { return decided(o, pool, wantedNodes) },
+	"unsatisfiable_gpus": func(_ demand.Reading, o plan.Output, _ string) float64 {
+		return unsatisfiable(o, plan.Work.QueuedGPUs)
 	},
+	"running_gpus": func(r demand.Reading, _ plan.Output, _ string) float64 { return float64(r.RunningGPUs) },
+	"utilisation":  func(r demand.Reading, _ plan.Output, _ string) float64 { return r.Utilisation() },
+	"queued_slices": func(_ demand.Reading, o plan.Output, pool string) float64 {
+		return queued(o, pool, plan.Work.QueuedSlices)
+	},
+	"unsatisfiable_slices": func(_ demand.Reading, o plan.Output, _ string) float64 {
+		return unsatisfiable(o, plan.Work.QueuedSlices)
+	},
+	"running_slices": func(r demand.Reading, _ plan.Output, _ string) float64 { return float64(r.RunningSlices) },
 }
 
 func oneGang(w plan.Work) int {
@@ -82,11 +89,11 @@ func queued(o plan.Output, pool string, of func(plan.Work) int) float64 {
 	return float64(n)
 }
 
-func unsatisfiable(o plan.Output) float64 {
+func unsatisfiable(o plan.Output, of func(plan.Work) int) float64 {
 	n := 0
 	for _, w := range o.Waiting {
 		if w.Unsatisfiable {
-			n += w.Work.QueuedGPUs()
+			n += of(w.Work)
 		}
 	}
 	return float64(n)

@@ -73,7 +73,8 @@ func (s *Strategy) Run(eval *sdk.ScalingCheckEvaluation, count int64) (*sdk.Scal
 // action is a decision in the autoscaler's words.
 func action(d plan.Decision, out plan.Output, count int64) *sdk.ScalingAction {
 	a := &sdk.ScalingAction{Count: count, Direction: sdk.ScaleDirectionNone, Reason: d.Reason, Meta: map[string]any{
-		"queued_gpus": int64(queued(out, "", plan.Work.QueuedGPUs)), "needed_nodes": int64(d.Needed), "unsatisfiable_gpus": int64(unsatisfiable(out)),
+		"queued_gpus": int64(queued(out, "", plan.Work.QueuedGPUs)), "queued_slices": int64(queued(out, "", plan.Work.QueuedSlices)),
+		"needed_nodes": int64(d.Needed), "unsatisfiable_gpus": int64(unsatisfiable(out, plan.Work.QueuedGPUs)),
 	}}
 	// The target may have acted between its count and this look: then the
 	// next evaluation decides.
