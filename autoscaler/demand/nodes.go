@@ -84,7 +84,8 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub, known *catalo
 	}
 	if n.NodeResources != nil {
 		node.Free.CPU, node.Free.Memory = int(n.NodeResources.Cpu.CpuShares), int(n.NodeResources.Memory.MemoryMB)
-		node.Free.Devices = []plan.Devices{}
+		node.Whole = node.Free
+		node.Free.Devices, node.Whole.Devices = []plan.Devices{}, []plan.Devices{}
 		for _, d := range n.NodeResources.Devices {
 			if d == nil || !isGPU(d.Vendor, d.Type) {
 				continue
@@ -99,9 +100,12 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub, known *catalo
 					group.Count++
 				}
 			}
-			node.Free.Devices = append(node.Free.Devices, group)
+			all := group
+			all.Count = len(d.Instances)
+			node.Free.Devices, node.Whole.Devices = append(node.Free.Devices, group), append(node.Whole.Devices, all)
 			if d.Type == plan.GPU {
 				node.Free.GPUs += group.Count
+				node.Whole.GPUs += all.Count
 			}
 		}
 	}

@@ -2,14 +2,17 @@
 
 package plan
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // crowd is the nodes as the queue meets them: those that still have room one by
 // one, in the order of the plan's, and those without only counted. A long queue
 // meets the same full nodes again and again.
 type crowd struct {
 	roomy []*place
-	full  map[kind]int
+	full  map[kind]*alike
 	// least is how many devices the smallest request asks for: a node with fewer is full.
 	least  int
 	byName map[string]*place
@@ -20,10 +23,34 @@ type kind struct {
 	pool   string
 	where  Where
 	closed bool
+	whole  string
+}
+
+// alike are full nodes of a kind.
+type alike struct {
+	count int
+	whole Shape
+}
+
+func (n *place) kind() kind {
+	k := kind{n.Pool, n.Where, n.Closed, ""}
+	if n.Whole.Devices != nil {
+		k.whole = fmt.Sprint(n.Whole.CPU, n.Whole.Memory, n.Whole.Devices)
+	}
+	return k
+}
+
+// count adds a full node.
+func (c *crowd) count(n *place) {
+	k := n.kind()
+	if c.full[k] == nil {
+		c.full[k] = &alike{whole: n.Whole}
+	}
+	c.full[k].count++
 }
 
 func (p *planner) sift(queue []Work) {
-	p.full, p.byName, p.least = map[kind]int{}, make(map[string]*place, len(p.nodes)), 1<<30
+	p.full, p.byName, p.least = map[kind]*alike{}, make(map[string]*place, len(p.nodes)), 1<<30
 	for _, w := range queue {
 		if w.Placed < w.Count {
 			p.least = min(p.least, w.Request.devices())
@@ -40,7 +67,7 @@ func (p *planner) add(n *place) {
 	if !p.isFull(n) {
 		p.roomy = append(p.roomy, n)
 	} else if n.Busy || n.used {
-		p.full[kind{n.Pool, n.Where, n.Closed}]++
+		p.crowd.count(n)
 	}
 }
 
@@ -50,7 +77,7 @@ func (p *planner) isFull(n *place) bool { return n.Closed || n.Free.devices() < 
 func (p *planner) retire() {
 	p.roomy = slices.DeleteFunc(p.roomy, func(n *place) bool {
 		if p.isFull(n) {
-			p.full[kind{n.Pool, n.Where, n.Closed}]++
+			p.crowd.count(n)
 			return true
 		}
 		return false
@@ -65,31 +92,57 @@ func (p *planner) idleOf(pool string, w Work) int {
 			count++
 		}
 	}
-	for k, n := range p.full {
+	for k, all := range p.full {
 		if k.pool == pool {
-			count += n
+			count += all.count
 		}
 	}
 	return count
 }
 
-// busyFor counts the nodes that would take the work once what runs there has ended.
+// busyFor counts the allocations of a work that nodes would take once what runs
+// there has ended: one for each node of which no more is known.
 func (p *planner) busyFor(w Work) int {
 	count := 0
+	here := map[string]int{} // its own allocations
+	for _, name := range w.PlacedOn {
+		here[name]++
+	}
 	for _, n := range p.roomy {
-		if (n.Busy || n.used) && !n.fits(w) && w.Allowed(n.Where) && !slices.Contains(w.PlacedOn, n.Name) {
+		switch {
+		case !n.Busy && !n.used || !w.Allowed(n.Where):
+		case n.Whole.Devices != nil:
+			count += max(w.each(n.Whole)-w.each(n.Free)-here[n.Name], 0)
+		case !n.fits(w) && here[n.Name] == 0:
 			count++
 		}
 	}
-	for k, n := range p.full {
+	for k, all := range p.full {
 		if !k.closed && w.Allowed(k.where) {
-			count += n
+			count += all.count * w.wouldTake(all.whole)
 		}
 	}
-	for i, name := range w.PlacedOn {
-		if n := p.byName[name]; n != nil && p.isFull(n) && !n.Closed && (n.Busy || n.used) && w.Allowed(n.Where) && !slices.Contains(w.PlacedOn[:i], name) {
-			count--
+	for name, placed := range here {
+		if n := p.byName[name]; n != nil && p.isFull(n) && !n.Closed && (n.Busy || n.used) && w.Allowed(n.Where) {
+			count -= min(placed, w.wouldTake(n.Whole))
 		}
 	}
 	return count
+}
+
+// each is how many allocations of a work a node takes.
+func (w Work) each(s Shape) int {
+	each := max(perNode(w.Request, s), 0)
+	if w.Distinct {
+		return min(each, 1)
+	}
+	return each
+}
+
+// wouldTake is the same of a node of which all may not be known.
+func (w Work) wouldTake(whole Shape) int {
+	if whole.Devices == nil {
+		return 1
+	}
+	return w.each(whole)
 }

@@ -166,10 +166,7 @@ func (p *planner) buy(w Work, allocations int) (buys []purchase, left int) {
 	left = allocations
 	extra := 0.0 // what the purchases before cost
 	for _, pool := range p.candidates(w) {
-		each := 1
-		if !w.Distinct {
-			each = perNode(w.Request, pool.Shape)
-		}
+		each := w.each(pool.Shape)
 		nodes := p.afford(pool, w.Namespace, min((left+each-1)/each, p.room(pool)), extra)
 		if nodes == 0 {
 			continue
@@ -186,12 +183,9 @@ func (p *planner) buy(w Work, allocations int) (buys []purchase, left int) {
 
 // open adds bought nodes to what later work can use: what is left on them.
 func (p *planner) open(b purchase, w Work) {
-	each := 1
-	if !w.Distinct {
-		each = perNode(w.Request, b.pool.Shape)
-	}
+	each := w.each(b.pool.Shape)
 	for i := range b.nodes {
-		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Pool: b.pool.Name, Where: b.pool.Where, Free: b.pool.Shape, Starting: true}, used: true, price: b.pool.perGPU(), lifecycle: b.pool.Lifecycle}
+		n := &place{Node: Node{Name: fmt.Sprintf("%s+%d", b.pool.Name, len(p.nodes)), Pool: b.pool.Name, Where: b.pool.Where, Free: b.pool.Shape, Whole: b.pool.Shape, Starting: true}, used: true, price: b.pool.perGPU(), lifecycle: b.pool.Lifecycle}
 		for range min(each, b.allocations-i*each) {
 			take(w.Request, &n.Free)
 		}
@@ -239,11 +233,7 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 	candidates := p.candidates(w)
 	most := held + w.Placed
 	for _, pool := range candidates {
-		each := 1
-		if !w.Distinct {
-			each = perNode(w.Request, pool.Shape)
-		}
-		most += each * max(pool.Max-p.idleOf(pool.Name, w), 0)
+		most += w.each(pool.Shape) * max(pool.Max-p.idleOf(pool.Name, w), 0)
 	}
 	busy := p.busyFor(w)
 	switch {

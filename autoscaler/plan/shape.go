@@ -236,9 +236,7 @@ func grouped(request Shape, pool Pool) string {
 	for _, a := range request.asks() {
 		most, all := 0, 0
 		for _, d := range pool.Shape.groups() {
-			alike := a
-			alike.Count = 0
-			if alike.takes(d) {
+			if a.Type == d.Type && (a.Model == "" || strings.HasPrefix(a.Model, d.Model)) {
 				most, all = max(most, d.Count), all+d.Count
 			}
 		}

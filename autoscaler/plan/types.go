@@ -87,8 +87,9 @@ type Node struct {
 	Name  string
 	Pool  string // empty: it belongs to none
 	Where Where
-	// Free is what can still be placed on it.
-	Free Shape
+	// Free is what can still be placed on it; Whole what could once nothing runs
+	// there and all of it is in order. Zero: not known.
+	Free, Whole Shape
 	// Starting: bought, and not yet seen by Nomad. Closed: takes no new work.
 	Starting, Closed bool
 	// Busy: something runs on it.

@@ -37,6 +37,10 @@ type Pool struct {
 	Min, Max  int
 	// Driver is more of the task driver's configuration; NAME stands for the node's name.
 	Driver string
+	// Profile is the machine that its nodes simulate; DGX H100 where none is set. Devices
+	// is more of the device plugin's configuration, and Shape what the pools file
+	// tells of them: eight of Model where none is set.
+	Profile, Devices, Shape string
 	// Cooldown of its policy; one second where none is set. Group is that of its
 	// check, Checks are more of them, and Target is more of its target.
 	Cooldown, Group, Checks, Target string
@@ -104,15 +108,14 @@ pool %q {
     node_class = %[9]q
   }
   shape {
-    gpus  = 8
-    model = %[7]q
+    %[7]s
   }
   local {
     dir = %[8]q
-`, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, Model, filepath.Join(c.Dir(), "pools", p.Name), p.class())
+`, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, cmp.Or(p.Shape, fmt.Sprintf("gpus  = 8\n    model = %q", Model)), filepath.Join(c.Dir(), "pools", p.Name), p.class())
 		for i := range p.Max {
 			name := fmt.Sprintf("%s-%d", p.class(), i+1)
-			place, err := c.Place(cluster.Client{Name: name, NodePool: NodePool, NodeClass: p.class(), Profile: profile,
+			place, err := c.Place(cluster.Client{Name: name, NodePool: NodePool, NodeClass: p.class(), Profile: cmp.Or(p.Profile, profile), Devices: p.Devices,
 				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: strings.ReplaceAll(p.Driver, "NAME", name)})
 			if err != nil {
 				return err
