@@ -66,3 +66,13 @@ func TestAnExtraNodeServesWhatWaitsWhileThePoolIsAtItsMaximum(t *testing.T) {
 	must.InDelta(t, 8*0.5+2*1, unserved(samples, h100, begin, at(600), time.Hour), 1e-9)
 	must.InDelta(t, 8*0.25, unserved(samples, h100, at(15), at(60), time.Hour), 1e-9)
 }
+
+func TestSlicesCountByTheirPartOfAGPU(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	shared := plan.Pool{Name: "shared", Max: 1, Shape: plan.Shape{Devices: []plan.Devices{{Type: plan.Slice, Count: 8, Of: 4}, {Type: plan.Slice, Count: 8, Of: 4}}}}
+	samples := []demand.Sample{{At: begin, Pool: "shared", Nodes: 1, QueuedShared: 0.5, Used: []demand.Held{{Shared: 3.5}}}}
+	must.InDelta(t, 0.5, unserved(samples, shared, begin, begin.Add(time.Hour), time.Hour), 1e-9)
+	must.Eq(t, 3.5, usedOf(samples[0]))
+	samples[0].QueuedShared = 99
+	must.InDelta(t, 4, unserved(samples, shared, begin, begin.Add(time.Hour), time.Hour), 1e-9)
+}

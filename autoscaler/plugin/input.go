@@ -72,15 +72,21 @@ func (l *Lookout) inMaintenance(w plan.Where) bool {
 	})
 }
 
-// claim says which nodes are the pool's, and what of them is old.
+// claim says which nodes are the pool's, and what of them is old. One that has
+// told of no device yet, as its driver is still being installed, is on its way
+// for as long as a node may take to be ready.
 func (l *Lookout) claim(in *plan.Input, d *pool.Definition, p plan.Pool) map[string]*plan.Node {
 	mine := map[string]*plan.Node{}
+	start, _ := d.Patience()
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
 		if n.Pool == "" && p.Where.Selects(n.Where) {
 			n.Pool = p.Name
 			if p.Maintenance != nil {
 				n.Replace = d.Maintenance.Old(l.reading.Told[n.Name])
+			}
+			if n.Free.Devices != nil && len(n.Whole.Devices) == 0 && !n.Busy && !n.Closed && in.Now.Sub(n.IdleSince) < start {
+				n.Starting, n.Free = true, p.Shape
 			}
 			mine[n.Name] = n
 		}

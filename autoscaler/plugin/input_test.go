@@ -150,6 +150,26 @@ func TestANodeThatDoesNotComeUpIsBoughtElsewhere(t *testing.T) {
 	must.Eq(t, [2]int{2, 2}, [2]int{asg, own})
 }
 
+func TestANodeThatHasToldOfNoDeviceYetIsOnItsWay(t *testing.T) {
+	begin := time.Date(2026, 12, 3, 12, 0, 0, 0, time.UTC)
+	bare := at("asg", "n1")
+	bare.Free = plan.Shape{CPU: 1000, Memory: 1000, Devices: []plan.Devices{}}
+	bare.IdleSince = begin
+	work := plan.Work{Job: "train", Group: "g", Count: 1, Request: plan.Shape{GPUs: 8}, Spot: plan.Prefer, Allowed: func(plan.Where) bool { return true }}
+	l, _, _ := lookout(t, file, demand.Reading{At: begin.Add(4 * time.Minute), Nodes: []plan.Node{bare}, Work: []plan.Work{work}})
+	in, resting, err := l.input("asg", 1)
+	must.NoError(t, err)
+	must.True(t, in.Nodes[0].Starting)
+	d, _ := planAround(in, resting).Of("asg")
+	must.Eq(t, 1, d.Want, must.Sprint("no other is bought beside it"))
+	l.reading.At = begin.Add(5 * time.Minute)
+	in, resting, err = l.input("asg", 1)
+	must.NoError(t, err)
+	must.False(t, in.Nodes[0].Starting, must.Sprint("it is given up"))
+	d, _ = planAround(in, resting).Of("asg")
+	must.Eq(t, 2, d.Want)
+}
+
 func TestWhatAPoolOfOursKnowsOfItsNodesIsJoined(t *testing.T) {
 	begin := time.Date(2026, 12, 3, 12, 0, 0, 0, time.UTC)
 	closed := at("own", "n3")

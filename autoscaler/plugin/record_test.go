@@ -40,6 +40,21 @@ func TestASampleCountsWhatWaitsForThePool(t *testing.T) {
 	must.Eq(t, []int{20, 4}, []int{all[0].Queued, all[1].Queued})
 }
 
+func TestSlicesAreRecordedInGPUs(t *testing.T) {
+	pools := []plan.Pool{{Name: "shared", Shape: plan.Shape{Devices: []plan.Devices{{Type: plan.Slice, Count: 8, Of: 4}, {Type: plan.Slice, Count: 8, Of: 4}}}}}
+	nodes := []plan.Node{{Name: "n1", Pool: "shared"}, {Name: "n2", Pool: "shared"}}
+	running := []demand.Running{{Node: "n1", Namespace: "a", Job: "j", Shared: 0.25}, {Node: "n2", Namespace: "a", Job: "j", Shared: 1.5}}
+	waiting := []plan.Waiting{{Work: plan.Work{Count: 3, Request: plan.Shape{Asks: []plan.Ask{{Type: plan.Slice, Count: 2}}}, Allowed: func(plan.Where) bool { return true }}}}
+	at := time.Unix(60, 0).UTC()
+	all := queue(samples(at, pools, nodes, running), pools, waiting)
+	must.Eq(t, []demand.Sample{{At: at, Pool: "shared", Nodes: 2, GPUs: 8, Used: []demand.Held{{Namespace: "a", Job: "j", Shared: 1.75}}, QueuedShared: 1.5}}, all)
+	path := filepath.Join(t.TempDir(), "record")
+	must.NoError(t, appendRecord(path, all))
+	got, err := ReadRecord(path)
+	must.NoError(t, err)
+	must.Eq(t, all, got)
+}
+
 func TestARecordIsReadBackThoughItsLastLineIsHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	first := []demand.Sample{{At: time.Unix(60, 0).UTC(), Pool: "spot", Nodes: 1, GPUs: 8}}
