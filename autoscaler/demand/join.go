@@ -117,6 +117,9 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 	if job.Priority != nil {
 		w.Priority = *job.Priority
 	}
+	if job.Version != nil {
+		w.Version = *job.Version
+	}
 	if g.Count != nil {
 		w.Count = *g.Count
 	}

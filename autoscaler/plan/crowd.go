@@ -110,7 +110,7 @@ func (p *planner) busyFor(w Work) int {
 	}
 	for _, n := range p.roomy {
 		switch {
-		case !n.Busy && !n.used || !w.Allowed(n.Where):
+		case !n.Busy && !n.used || !w.Allowed(n.Where) || !w.mayUse(n.Pool, n.lifecycle):
 		case n.Whole.Devices != nil:
 			count += max(w.each(n.Whole)-w.each(n.Free)-here[n.Name], 0)
 		case !n.fits(w) && here[n.Name] == 0:
@@ -118,7 +118,7 @@ func (p *planner) busyFor(w Work) int {
 		}
 	}
 	for k, all := range p.full {
-		if !k.closed && w.Allowed(k.where) {
+		if !k.closed && w.Allowed(k.where) && w.mayUse(k.pool, p.pool(k.pool).Lifecycle) {
 			count += all.count * w.wouldTake(all.whole)
 		}
 	}

@@ -30,6 +30,7 @@ func Make(in Input) Output {
 		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.Free.devices(), b.Free.devices()), cmp.Compare(a.Name, b.Name))
 	})
 	p.spent()
+	p.survey()
 	p.sift(in.Work)
 	queue := slices.Clone(in.Work)
 	slices.SortStableFunc(queue, func(a, b Work) int {
@@ -40,6 +41,7 @@ func Make(in Input) Output {
 		if w.Placed < w.Count {
 			served := p.serve(w)
 			served.Reason = w.Explain(served.Reason)
+			served.Misfits = p.seenUnfit(w)
 			out.Waiting = append(out.Waiting, served)
 		}
 	}
@@ -62,6 +64,7 @@ type planner struct {
 	in    Input
 	nodes []*place
 	crowd
+	offers     map[string]*offers
 	count      map[string]int // nodes of each pool, those on their way included
 	bought     map[string]int
 	reasons    map[string][]string
@@ -82,7 +85,7 @@ type place struct {
 }
 
 func (n *place) fits(w Work) bool {
-	return !n.Closed && fits(w.Request, n.Free) && w.Allowed(n.Where)
+	return !n.Closed && fits(w.Request, n.Free) && w.Allowed(n.Where) && w.mayUse(n.Pool, n.lifecycle)
 }
 
 // serve finds a place for each allocation that waits, and buys what is missing.
@@ -94,7 +97,7 @@ func (p *planner) serve(w Work) Waiting {
 		if len(held) == missing {
 			break
 		}
-		if w.Distinct && slices.Contains(w.PlacedOn, n.Name) {
+		if w.Distinct && slices.Contains(w.PlacedOn, n.Name) || !w.mayUse(n.Pool, n.lifecycle) {
 			continue
 		}
 		free := n.Free
@@ -110,7 +113,7 @@ func (p *planner) serve(w Work) Waiting {
 	if still == 0 {
 		p.hold(held, w)
 		p.retire()
-		return Waiting{Work: w, Reason: onTheWay(held, w)}
+		return Waiting{Work: w, Reason: onTheWay(held, w), Ready: ready(held)}
 	}
 	if reason, wait := p.defers(w); wait {
 		return Waiting{Work: w, Reason: reason}
@@ -121,11 +124,13 @@ func (p *planner) serve(w Work) Waiting {
 		if never && w.Gang {
 			reason += wasted(w, len(p.candidates(w)) > 0)
 		}
+		waiting := Waiting{Work: w, Reason: reason, Unsatisfiable: never}
 		if !w.Gang {
+			waiting.Ready = ready(held)
 			p.hold(held, w)
 			p.retire()
 		}
-		return Waiting{Work: w, Reason: reason, Unsatisfiable: never}
+		return waiting
 	}
 	p.hold(held, w)
 	p.retire()
@@ -143,7 +148,7 @@ func (p *planner) serve(w Work) Waiting {
 	for _, b := range buys {
 		p.open(b, w)
 	}
-	return Waiting{Work: w, Buys: bought, Reason: fmt.Sprintf("%s; %s", placed(w), describe(bought, p.in.Pools))}
+	return Waiting{Work: w, Buys: bought, Ready: ready(held), Reason: fmt.Sprintf("%s; %s", placed(w), describe(bought, p.in.Pools))}
 }
 
 func (p *planner) hold(held []*place, w Work) {
@@ -205,7 +210,7 @@ func (p *planner) candidates(w Work) []Pool {
 			all = append(all, pool)
 		}
 	}
-	hurried := !w.Deadline.IsZero() && !patient
+	hurried := w.Deadline.After(p.in.Now) && !patient
 	slices.SortStableFunc(all, func(a, b Pool) int {
 		if hurried && a.Lifecycle != b.Lifecycle {
 			return boolCompare(a.Lifecycle == Spot, b.Lifecycle == Spot)
@@ -218,7 +223,13 @@ func (p *planner) candidates(w Work) []Pool {
 
 // takes reports whether a pool's nodes may serve a work.
 func (p *planner) takes(pool Pool, w Work) bool {
-	return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) && !w.overCost(pool) && w.runsOn(pool.Lifecycle)
+	return fits(w.Request, pool.Shape) && w.Allowed(pool.Where) && !w.overCost(pool) && w.runsOn(pool.Lifecycle) && p.misfit(pool, w) == ""
+}
+
+// mayUse reports whether nodes of a pool that are there are ones that a work
+// wants. Of nodes of no pool it is not known what they are.
+func (w Work) mayUse(pool, lifecycle string) bool {
+	return (pool == "" || w.runsOn(lifecycle)) && !w.Misfits[pool].Shunned
 }
 
 // runsOn follows what a work says of spot nodes.
@@ -238,20 +249,23 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 	busy := p.busyFor(w)
 	switch {
 	case len(candidates) == 0 && busy+held+w.Placed < w.Count:
-		reason := fmt.Sprintf("no pool has nodes for it: %d allocations of %s each, spot %q", w.Count, w.Request, cmp.Or(w.Spot, Prefer))
-		for _, pool := range p.in.Pools {
-			if why := grouped(w.Request, pool); why != "" && w.Allowed(pool.Where) {
-				reason += "; " + why
-			}
-		}
-		return reason, true
+		reason := fmt.Sprintf("no pool has nodes for it: %d allocations of %s each", w.Count, w.Request)
+		return reason + p.nobody(w), true
 	case most+busy < w.Count:
 		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, w.Request, most), true
 	}
-	if p.in.Budget.PerHour > 0 || p.in.Budget.Namespaces != nil {
-		return fmt.Sprintf("%s; %d more allocations need nodes than the pools' maximum and the budget leave now", placed(w), left), false
+	if why := p.overBudget(w, candidates); why != "" {
+		return why, true
 	}
-	return fmt.Sprintf("%s; %d more nodes are needed than the pools' maximum leaves now", placed(w), left), false
+	room := 0
+	for _, pool := range candidates {
+		room += w.each(pool.Shape) * p.room(pool)
+	}
+	what := "the pools' maximum leaves"
+	if room >= still {
+		what = "the budget leaves"
+	}
+	return fmt.Sprintf("%s; nodes for %d more allocations are needed than %s now", placed(w), left, what), false
 }
 
 // wasted says what a gang that can never be whole does to others: Nomad places
@@ -287,6 +301,16 @@ func onTheWay(held []*place, w Work) string {
 		return fmt.Sprintf("%s; %d nodes are on their way", placed(w), starting)
 	}
 	return fmt.Sprintf("%s; the nodes for the rest are ready, Nomad places it next", placed(w))
+}
+
+// ready are the pools of the nodes that take work now.
+func ready(held []*place) (pools []string) {
+	for _, n := range held {
+		if !n.Starting && !slices.Contains(pools, n.Pool) {
+			pools = append(pools, n.Pool)
+		}
+	}
+	return pools
 }
 
 func describe(bought map[string]int, pools []Pool) string {

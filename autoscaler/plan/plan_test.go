@@ -55,7 +55,7 @@ func TestPlans(t *testing.T) {
 		"nodes on their way count":                     {[]Work{placed}, []Node{busy(od), starting("s1"), starting("s2"), starting("s3")}, 3, 1, "3 nodes are on their way", false},
 		"a gang over both pools":                       {[]Work{gang(10, 0)}, []Node{od}, 8, 2, "8 of pool spot, 1 of pool on-demand", false},
 		"a gang larger than all pools buys nothing":    {[]Work{gang(11, 0)}, []Node{od}, 0, 1, "all pools at their maximum hold 10", true},
-		"a gang that must wait its turn buys nothing":  {[]Work{gang(10, 0)}, []Node{busy(od), busy(node("spot", "s1"))}, 1, 1, "more nodes are needed than the pools' maximum leaves now", false},
+		"a gang that must wait its turn buys nothing":  {[]Work{gang(10, 0)}, []Node{busy(od), busy(node("spot", "s1"))}, 1, 1, "nodes for 2 more allocations are needed than the pools' maximum leaves now", false},
 		"never on spot":                                {[]Work{with(gang(2, 0), func(w *Work) { w.Spot = Never })}, nil, 0, 2, "2 of pool on-demand", false},
 		"only on spot":                                 {[]Work{with(gang(9, 0), func(w *Work) { w.Spot = Only })}, nil, 0, 1, "hold 8", true},
 		"another model":                                {[]Work{with(gang(1, 0), func(w *Work) { w.Request.Model = "B200" })}, []Node{od}, 0, 1, "no pool has nodes for it: 1 allocations of 8 GPUs B200", true},

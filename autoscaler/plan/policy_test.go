@@ -56,7 +56,7 @@ func TestBudgets(t *testing.T) {
 	in.Work = append(in.Work, single(8))
 	in.Work[2].Job = "j3"
 	out = want(t, in, 1, 1)
-	must.StrContains(t, out.Waiting[2].Reason, "the budget leave now")
+	must.StrContains(t, out.Waiting[2].Reason, "are needed than the budget leaves now")
 	in.Work = in.Work[:2]
 	in.Budget = Budget{Namespaces: map[string]float64{"a": 10}}
 	want(t, in, 1, 1)

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,17 +136,32 @@ func (s Shape) devices() (count int) {
 // String is a request in words.
 func (s Shape) String() string {
 	if s.Asks == nil {
-		return strings.TrimSpace(fmt.Sprintf("%d GPUs %s", s.GPUs, s.Model))
+		return counted(s.GPUs, GPU, s.Model)
 	}
 	var parts []string
 	for _, a := range s.Asks {
-		unit := "GPUs"
-		if a.Type == Slice {
-			unit = "slices"
-		}
-		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%d %s %s", a.Count, unit, a.Model)))
+		parts = append(parts, counted(a.Count, a.Type, a.Model))
 	}
 	return strings.Join(parts, " and ")
+}
+
+// offered is what a node has in words.
+func (s Shape) offered() string {
+	var parts []string
+	for _, d := range s.groups() {
+		if text := counted(d.Count, d.Type, d.Model); !slices.Contains(parts, text) {
+			parts = append(parts, text)
+		}
+	}
+	return cmp.Or(strings.Join(parts, " and "), "no GPU")
+}
+
+func counted(count int, kind, model string) string {
+	unit := "GPUs"
+	if kind == Slice {
+		unit = "slices"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%d %s %s", count, unit, model))
 }
 
 func fits(request, offer Shape) bool {
@@ -241,7 +257,7 @@ func grouped(request Shape, pool Pool) string {
 			}
 		}
 		if most < a.Count && all >= a.Count {
-			return fmt.Sprintf("a node of pool %s has groups of %d devices at most, and Nomad serves a request from one group", pool.Name, most)
+			return fmt.Sprintf("its nodes have groups of %d devices at most, and Nomad serves a request from one group", most)
 		}
 	}
 	return ""

@@ -154,7 +154,7 @@ func TestPoolsOfSlicesAndOfGPUsServeTheirOwn(t *testing.T) {
 	out, got = wants(Work{Count: 1, Request: of("", Slice, 9)})
 	must.Eq(t, [2]int{0, 0}, got)
 	must.True(t, out.Waiting[0].Unsatisfiable)
-	must.StrContains(t, out.Waiting[0].Reason, `1 allocations of 9 slices each, spot "prefer"; a node of pool shared has groups of 8 devices at most, and Nomad serves a request from one group`)
+	must.StrContains(t, out.Waiting[0].Reason, `pool shared: its nodes have groups of 8 devices at most, and Nomad serves a request from one group`)
 	_, got = wants(Work{Count: 1, Request: of("", Slice, 8), MaxCost: 1.9})
 	must.Eq(t, [2]int{0, 0}, got, must.Sprint("eight slices are two GPUs of a node that costs 8"))
 	_, got = wants(Work{Count: 1, Request: of("", Slice, 8), MaxCost: 2})

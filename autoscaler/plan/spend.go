@@ -3,7 +3,9 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -65,12 +67,43 @@ func (p *planner) afford(pool Pool, namespace string, n int, extra float64) int 
 }
 
 // overCost reports whether a work would cost more than its owner allows on a pool.
-func (w Work) overCost(pool Pool) bool {
+func (w Work) overCost(pool Pool) bool { return w.MaxCost > 0 && w.costIn(pool) > w.MaxCost }
+
+// costIn is what a work would cost on a pool: all in all, or for an hour where
+// its length is not known.
+func (w Work) costIn(pool Pool) float64 {
 	length := w.Length
 	if length == 0 {
 		length = time.Hour
 	}
-	return w.MaxCost > 0 && pool.perGPU()*float64(w.Count)*pool.Shape.Worth(w.Request)*length.Hours() > w.MaxCost
+	return pool.perGPU() * float64(w.Count) * pool.Shape.Worth(w.Request) * length.Hours()
+}
+
+// overBudget says that a work costs more than a budget, whatever else runs;
+// empty where it does not. Of work that is no gang one allocation is enough.
+func (p *planner) overBudget(w Work, candidates []Pool) string {
+	left, cost := 1, 0.0
+	if w.Gang {
+		left = w.Count
+	}
+	for _, pool := range slices.SortedStableFunc(slices.Values(candidates), func(a, b Pool) int { return cmp.Compare(a.perGPU(), b.perGPU()) }) {
+		each := max(w.each(pool.Shape), 1)
+		nodes := min((left+each-1)/each, pool.Max)
+		cost += float64(nodes) * pool.Price
+		if left -= nodes * each; left <= 0 {
+			break
+		}
+	}
+	text := func(field string, budget float64) string {
+		return fmt.Sprintf("its nodes cost %.2f an hour at least; %s is %.2f", cost, field, budget)
+	}
+	if b := p.in.Budget.PerHour; b > 0 && cost > b {
+		return text("budget.per_hour", b)
+	}
+	if b, ok := p.in.Budget.Namespaces[w.Namespace]; ok && cost > b {
+		return text(fmt.Sprintf("budget.namespaces[%q]", w.Namespace), b)
+	}
+	return ""
 }
 
 // slack is how long a work with a deadline can still wait before its run must start.

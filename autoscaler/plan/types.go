@@ -136,6 +136,10 @@ type Work struct {
 	Faults []string
 	// Allowed tells which nodes its node pool, datacenters and constraints admit.
 	Allowed func(Where) bool
+	// Version is its job's: with another it is another work.
+	Version uint64
+	// Misfits are the pools whose nodes are known not to serve it.
+	Misfits map[string]Misfit
 }
 
 // RunsOn reports whether an allocation of the work fits a node of the pool.
@@ -212,6 +216,10 @@ type Waiting struct {
 	Unsatisfiable bool
 	// Buys is how many nodes are bought for it, by pool.
 	Buys map[string]int
+	// Ready are the pools whose ready nodes are held for it: Nomad alone has yet to place it.
+	Ready []string
+	// Misfits are the pools whose nodes are now seen not to serve it, and why.
+	Misfits map[string]string
 }
 
 // Decision is one pool's.

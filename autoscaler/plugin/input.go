@@ -17,7 +17,7 @@ import (
 // are the pools in which nothing can be bought now, and why.
 func (l *Lookout) input(own string, count int) (in plan.Input, resting map[string]string, err error) {
 	now := l.reading.At
-	in = plan.Input{Now: now, Work: l.reading.Work, Nodes: slices.Clone(l.reading.Nodes), Budget: l.File.Spend()}
+	in = plan.Input{Now: now, Work: slices.Clone(l.reading.Work), Nodes: slices.Clone(l.reading.Nodes), Budget: l.File.Spend()}
 	complaints := slices.Clone(l.reading.Faults)
 	for _, w := range in.Work {
 		for _, f := range w.Faults {

@@ -63,6 +63,7 @@ type Lookout struct {
 	recorded time.Time
 	at       time.Time
 	reading  demand.Reading
+	misfits  misfits
 }
 
 // NewLookout reads the pools file; the client's settings come from the
@@ -138,7 +139,9 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 	if err != nil {
 		return demand.Reading{}, plan.Output{}, err
 	}
+	l.misfits.tell(in.Work, in.Pools, in.Now)
 	out := planAround(in, resting)
+	l.misfits.learn(out.Waiting, in.Now)
 	l.metrics.decide(l.reading, out, resting)
 	if l.record != "" && l.reading.At.Sub(l.recorded) >= recordPeriod {
 		l.recorded = l.reading.At
