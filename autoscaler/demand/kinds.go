@@ -29,9 +29,9 @@ type Told struct {
 	Count int
 	// Slices is how many each GPU is shared as; 0: it is whole.
 	Slices int
-	// Island is how many GPUs an NVLink island has that is a group of its own;
-	// 0: a model's GPUs are one group.
-	Island int
+	// Island is how many GPUs an NVLink island has that is a group of its own,
+	// Islands how many a node has; 0: a model's GPUs are one group.
+	Island, Islands int
 	// Attributes' values are written as in a constraint: "80 GiB", "9.0", "hopper".
 	Attributes map[string]string
 }
@@ -49,7 +49,7 @@ func OfferOf(kind string, where plan.Where, t Told) Offer {
 	derive("nvlink_island_size", t.Island)
 	derive("slices", t.Slices)
 	more := ""
-	if t.Island > 0 {
+	if t.Islands > 1 {
 		more += ` island \d+`
 	}
 	if t.Slices > 0 {

@@ -114,7 +114,7 @@ func toldOf(device api.RequestedDevice, t Told, group plan.Devices, nodes ...*ap
 }
 
 func TestWhatAPoolsFileTellsOfSlicesAndIslandsServesWhatNomadWould(t *testing.T) {
-	sliced, island := Told{Model: l40s, Count: 8, Slices: 4}, Told{Model: "NVIDIA A100", Count: 4, Island: 4}
+	sliced, island := Told{Model: l40s, Count: 8, Slices: 4}, Told{Model: "NVIDIA A100", Count: 4, Island: 4, Islands: 2}
 	where := func(attribute, operand, value string) []*api.Constraint {
 		return []*api.Constraint{{LTarget: "${device." + attribute + "}", Operand: operand, RTarget: value}}
 	}
@@ -140,6 +140,7 @@ func TestWhatAPoolsFileTellsOfSlicesAndIslandsServesWhatNomadWould(t *testing.T)
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.nvlink_island_size", ">=", "4")}, island, true},
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.nvlink_island_size", ">=", "8")}, island, false},
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.count", ">=", "8")}, island, false},
+		{api.RequestedDevice{Name: "nvidia/gpu/NVIDIA H100", Count: ptr(uint64(8))}, Told{Model: "NVIDIA H100", Count: 8, Island: 8, Islands: 1}, true},
 		// Where all GPUs are one group, the attributes tell the island.
 		{api.RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(8))}, Told{Count: 8, Attributes: map[string]string{"nvlink_island_size": "4"}}, true},
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.nvlink_island_size", ">=", "8")}, Told{Count: 8, Attributes: map[string]string{"nvlink_island_size": "4"}}, false},
