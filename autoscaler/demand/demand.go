@@ -61,8 +61,21 @@ type Reader struct {
 	jobs map[string]*api.Job // by namespace/name, as of their newest index
 	// idle is since when a node is without work, as far as this reader has seen.
 	idle map[string]time.Time
+	// had is what the nodes of each place had when one was seen last.
+	had map[plan.Where]seen
 	// inspected are the nodes read in full, by id, as of their newest index.
 	inspected map[string]*api.Node
+}
+
+// memory is how long the devices of a place's nodes are remembered once none is
+// left: a pool at zero that has just shown that it does not serve a work is not
+// bought for it again and again, and may have other nodes later.
+const memory = time.Hour
+
+// seen is what the nodes of a place had, and when.
+type seen struct {
+	at      time.Time
+	devices []Offer
 }
 
 // jobCalls is how many jobs are read at once.
@@ -72,7 +85,7 @@ const jobCalls = 8
 // read-job on them, and node:read. Offers tell what the nodes of pools have
 // that have no node yet.
 func NewReader(client *api.Client, told ...Offer) *Reader {
-	return &Reader{client: client, told: told, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}}
+	return &Reader{client: client, told: told, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}, had: map[plan.Where]seen{}}
 }
 
 // Read looks at the cluster now.
@@ -111,7 +124,8 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	for _, j := range movable {
 		moves[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
 	}
-	known := newCatalogue(nodes, r.told)
+	known := newCatalogue(nodes, r.told, r.recall(now)...)
+	r.remember(now, known.seenNow())
 	out := readingOf(evals, waits, allocs, nodes, known)
 	settle(out.Nodes, allocs, moves, known)
 	out.At, out.Faults = now, fault
@@ -200,6 +214,28 @@ func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable 
 	err := calls.Wait()
 	r.jobs = jobs // also what was read before an error: the next reading goes on from there
 	return jobs, err
+}
+
+// recall gives what nodes had that were seen lately.
+func (r *Reader) recall(now time.Time) (all []Offer) {
+	for place, s := range r.had {
+		if now.Sub(s.at) > memory {
+			delete(r.had, place)
+			continue
+		}
+		all = append(all, s.devices...)
+	}
+	return all
+}
+
+func (r *Reader) remember(now time.Time, devices []Offer) {
+	fresh := map[plan.Where][]Offer{}
+	for _, o := range devices {
+		fresh[o.Where] = append(fresh[o.Where], o)
+	}
+	for place, all := range fresh {
+		r.had[place] = seen{now, all}
+	}
 }
 
 func (r *Reader) noteIdle(now time.Time, nodes []plan.Node) {

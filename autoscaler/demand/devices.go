@@ -24,6 +24,8 @@ type Device struct {
 	// Count is how many there are, in order or not; Beside how many of its type
 	// the node has in all.
 	Count, Beside int
+	// gone: no node has it any more.
+	gone bool
 	// Partial: attributes that are not named here may be there all the same.
 	Partial bool
 	// named matches the names that the group can have, where only a part is known.
@@ -75,7 +77,7 @@ func (d Device) meets(r *api.RequestedDevice) bool {
 		return false
 	}
 	for _, c := range r.Constraints {
-		if c == nil {
+		if c == nil || c.LTarget == deviceIDs || c.RTarget == deviceIDs {
 			continue
 		}
 		if name := namedBy(c); name != "" && d.Partial {

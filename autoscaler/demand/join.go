@@ -136,12 +136,6 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 		if t.Resources == nil {
 			continue
 		}
-		if t.Resources.CPU != nil {
-			w.Request.CPU += *t.Resources.CPU
-		}
-		if t.Resources.MemoryMB != nil {
-			w.Request.Memory += *t.Resources.MemoryMB
-		}
 		for _, d := range t.Resources.Devices {
 			if d != nil && asksForGPU(d.Name) {
 				devices = append(devices, d)
@@ -165,8 +159,8 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 	slices.Sort(w.PlacedOn)
 	w.Placed = min(w.Placed, w.Count)
 	w.Allowed = allowed(job, constraints, devices, known)
-	wanted := known.request(devices)
-	w.Request.GPUs, w.Request.Asks = wanted.GPUs, wanted.Asks
+	w.Request = known.request(devices)
+	w.Request.CPU, w.Request.Memory = cpuAndMemory(g.Tasks)
 	return w, len(devices) > 0
 }
 

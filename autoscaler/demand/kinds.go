@@ -3,7 +3,6 @@
 package demand
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -29,9 +28,9 @@ type Told struct {
 	Count int
 	// Slices is how many each GPU is shared as; 0: it is whole.
 	Slices int
-	// Island is how many GPUs an NVLink island has that is a group of its own;
-	// 0: a model's GPUs are one group.
-	Island int
+	// Island is how many GPUs an NVLink island has that is a group of its own,
+	// Islands how many a node has; 0: a model's GPUs are one group.
+	Island, Islands int
 	// Attributes' values are written as in a constraint: "80 GiB", "9.0", "hopper".
 	Attributes map[string]string
 }
@@ -49,7 +48,7 @@ func OfferOf(kind string, where plan.Where, t Told) Offer {
 	derive("nvlink_island_size", t.Island)
 	derive("slices", t.Slices)
 	more := ""
-	if t.Island > 0 {
+	if t.Islands > 1 {
 		more += ` island \d+`
 	}
 	if t.Slices > 0 {
@@ -89,8 +88,8 @@ type catalogue struct {
 	of    map[*api.NodeDeviceResource]string // the kind of each node's groups
 }
 
-// newCatalogue takes in what nodes have.
-func newCatalogue(nodes []*api.NodeListStub, told []Offer) *catalogue {
+// newCatalogue takes in what nodes have, and remembered, what those had that are gone.
+func newCatalogue(nodes []*api.NodeListStub, told []Offer, remembered ...Offer) *catalogue {
 	c := &catalogue{kinds: map[string]Device{}, seen: map[plan.Where][]string{}, told: told, of: map[*api.NodeDeviceResource]string{}}
 	keys := map[string]string{}
 	for _, n := range nodes {
@@ -113,7 +112,26 @@ func newCatalogue(nodes []*api.NodeListStub, told []Offer) *catalogue {
 			}
 		}
 	}
+	for _, o := range remembered {
+		if len(c.seen[o.Where]) == 0 || c.kinds[c.seen[o.Where][0]].gone {
+			o.Device.gone = true
+			kind := fmt.Sprint("gone ", len(c.kinds))
+			c.kinds[kind], c.seen[o.Where] = o.Device, append(c.seen[o.Where], kind)
+		}
+	}
 	return c
+}
+
+// seenNow are the devices of the nodes that are there, by place.
+func (c *catalogue) seenNow() (all []Offer) {
+	for place, kinds := range c.seen {
+		for _, kind := range kinds {
+			if d := c.kinds[kind]; !d.gone {
+				all = append(all, Offer{Where: place, Device: d})
+			}
+		}
+	}
+	return all
 }
 
 func placeOf(n *api.NodeListStub) plan.Where {
@@ -167,6 +185,9 @@ func (c *catalogue) serves(r *api.RequestedDevice, kind string) bool {
 		return true
 	}
 	told, alike := c.told[i].Device, false
+	if byID(r) {
+		return false // no new node has a device of an old one's id
+	}
 	for _, d := range c.at(c.told[i].Where) {
 		if d.Type != told.Type {
 			continue
@@ -179,69 +200,4 @@ func (c *catalogue) serves(r *api.RequestedDevice, kind string) bool {
 		}
 	}
 	return !alike && told.meets(r)
-}
-
-// request is what device blocks ask for of a node. Those that ask for a certain
-// kind are given devices first: the others take any.
-func (c *catalogue) request(blocks []*api.RequestedDevice) (s plan.Shape) {
-	certain := func(r *api.RequestedDevice) int {
-		if _, _, model := deviceName(r.Name); model != "" || len(r.Constraints) > 0 {
-			return 0
-		}
-		return 1
-	}
-	blocks = slices.SortedStableFunc(slices.Values(blocks), func(a, b *api.RequestedDevice) int { return cmp.Compare(certain(a), certain(b)) })
-	for _, r := range blocks {
-		ask := c.ask(r)
-		if ask.Type == plan.GPU {
-			s.GPUs += ask.Count
-		}
-		s.Asks = append(s.Asks, ask)
-	}
-	return s
-}
-
-// ask is a device block as the planner takes it.
-func (c *catalogue) ask(r *api.RequestedDevice) plan.Ask {
-	_, kind, model := deviceName(r.Name)
-	if model == "" {
-		for _, constraint := range r.Constraints {
-			if constraint != nil && model == "" {
-				model = namedBy(constraint)
-			}
-		}
-	}
-	a := plan.Ask{Type: plan.GPU, Model: model, Count: countOf(r)}
-	if kind == plan.Slice {
-		a.Type = plan.Slice
-	}
-	known := map[string]bool{}
-	a.Serves = func(kind string) bool {
-		ok, asked := known[kind]
-		if !asked {
-			ok = c.serves(r, kind)
-			known[kind] = ok
-		}
-		return ok
-	}
-	return a
-}
-
-// countOf is how many devices a block asks for.
-func countOf(r *api.RequestedDevice) int {
-	if r.Count == nil {
-		return 1
-	}
-	return int(min(*r.Count, maxCount))
-}
-
-// namedBy is the name that a constraint on devices asks for; empty where it asks for none.
-func namedBy(c *api.Constraint) string {
-	if c.LTarget == "${device.model}" {
-		switch c.Operand {
-		case "", "=", "==", "is":
-			return c.RTarget
-		}
-	}
-	return ""
 }

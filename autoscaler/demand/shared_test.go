@@ -114,7 +114,7 @@ func toldOf(device api.RequestedDevice, t Told, group plan.Devices, nodes ...*ap
 }
 
 func TestWhatAPoolsFileTellsOfSlicesAndIslandsServesWhatNomadWould(t *testing.T) {
-	sliced, island := Told{Model: l40s, Count: 8, Slices: 4}, Told{Model: "NVIDIA A100", Count: 4, Island: 4}
+	sliced, island := Told{Model: l40s, Count: 8, Slices: 4}, Told{Model: "NVIDIA A100", Count: 4, Island: 4, Islands: 2}
 	where := func(attribute, operand, value string) []*api.Constraint {
 		return []*api.Constraint{{LTarget: "${device." + attribute + "}", Operand: operand, RTarget: value}}
 	}
@@ -140,6 +140,7 @@ func TestWhatAPoolsFileTellsOfSlicesAndIslandsServesWhatNomadWould(t *testing.T)
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.nvlink_island_size", ">=", "4")}, island, true},
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.nvlink_island_size", ">=", "8")}, island, false},
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.count", ">=", "8")}, island, false},
+		{api.RequestedDevice{Name: "nvidia/gpu/NVIDIA H100", Count: ptr(uint64(8))}, Told{Model: "NVIDIA H100", Count: 8, Island: 8, Islands: 1}, true},
 		// Where all GPUs are one group, the attributes tell the island.
 		{api.RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(8))}, Told{Count: 8, Attributes: map[string]string{"nvlink_island_size": "4"}}, true},
 		{api.RequestedDevice{Name: "nvidia/gpu", Constraints: where("attr.nvlink_island_size", ">=", "8")}, Told{Count: 8, Attributes: map[string]string{"nvlink_island_size": "4"}}, false},
@@ -214,4 +215,65 @@ func TestAGroupsMetaGoesOverItsJobs(t *testing.T) {
 	must.Eq(t, []time.Duration{time.Hour, time.Hour}, []time.Duration{work[0].Length, work[1].Length})
 	must.Eq(t, []float64{0, 7}, []float64{work[0].MaxCost, work[1].MaxCost})
 	must.MapLen(t, 3, job.Meta, must.Sprint("the job's own is left as it is"))
+}
+
+func TestADeviceThatIsAskedForByItsIDIsOnANodeThatIsThere(t *testing.T) {
+	mine := api.RequestedDevice{Name: "nvidia/gpu", Constraints: []*api.Constraint{{LTarget: "${device.ids}", Operand: "set_contains", RTarget: "GPU-1"}}}
+	told, group := Told{Model: "NVIDIA H100", Count: 8}, plan.Devices{Type: plan.GPU}
+	must.False(t, toldOf(mine, told, group))
+	must.False(t, toldOf(mine, told, group, nodeWith(h100(8))), must.Sprint("a new node has other ids"))
+	must.True(t, serves(join(blocked("train"), map[string]*api.Job{"default/train": asks(mine)}, nil, []*api.NodeListStub{nodeWith(h100(8))})))
+}
+
+func TestTasksThatDoNotRunAtOnceShareTheirRoom(t *testing.T) {
+	task := func(cpu, memory int, hook string, sidecar bool) *api.Task {
+		task := &api.Task{Resources: &api.Resources{CPU: &cpu, MemoryMB: &memory}}
+		if hook != "" {
+			task.Lifecycle = &api.TaskLifecycle{Hook: hook, Sidecar: sidecar}
+		}
+		return task
+	}
+	for name, c := range map[string]struct {
+		tasks []*api.Task
+		want  [2]int
+	}{
+		"two at once":         {[]*api.Task{task(100, 10, "", false), task(200, 20, "", false), nil, {}}, [2]int{300, 30}},
+		"a smaller one first": {[]*api.Task{task(100, 10, "", false), task(50, 5, "prestart", false)}, [2]int{100, 10}},
+		"a greater one first": {[]*api.Task{task(100, 10, "", false), task(500, 5, "prestart", false)}, [2]int{500, 10}},
+		"a sidecar":           {[]*api.Task{task(100, 10, "", false), task(50, 5, "prestart", true)}, [2]int{150, 15}},
+		"one afterwards":      {[]*api.Task{task(100, 10, "", false), task(50, 50, "poststop", false)}, [2]int{100, 50}},
+		"one that joins":      {[]*api.Task{task(100, 10, "", false), task(50, 5, "poststart", false)}, [2]int{150, 15}},
+	} {
+		cpu, memory := cpuAndMemory(c.tasks)
+		must.Eq(t, c.want, [2]int{cpu, memory}, must.Sprint(name))
+	}
+}
+
+// A pool at zero whose file tells too little would else be bought for a work
+// again and again that its nodes do not serve.
+func TestWhatAPoolsNodesHadIsRememberedForAnHour(t *testing.T) {
+	s, r := newStandIn(t)
+	r.told = []Offer{OfferOf("p 0", h100Place, Told{Count: 8})}
+	job := asks(api.RequestedDevice{Name: "nvidia/gpu", Constraints: []*api.Constraint{{LTarget: "${device.attr.memory}", Operand: ">=", RTarget: "120 GiB"}}})
+	job.JobModifyIndex = ptr(uint64(5))
+	s.set(t, "/v1/evaluations", []*api.Evaluation{waitingEval("default", "train", 5)})
+	s.set(t, "/v1/job/train", job)
+	pool := plan.Pool{Where: h100Place, Shape: plan.Shape{CPU: 1 << 20, Memory: 1 << 20, Devices: []plan.Devices{{Type: plan.GPU, Count: 8, Kind: "p 0"}}}}
+	serves := func(at time.Duration, nodes ...*api.NodeListStub) bool {
+		s.set(t, "/v1/nodes", append([]*api.NodeListStub{}, nodes...))
+		got, err := r.Read(t.Context(), time.Unix(0, 0).Add(at))
+		must.NoError(t, err)
+		return got.Work[0].RunsOn(pool)
+	}
+	must.True(t, serves(0), must.Sprint("nothing is known"))
+	must.False(t, serves(time.Minute, nodeWith(h100(8))))
+	must.False(t, serves(2*time.Minute))
+	must.False(t, serves(61*time.Minute))
+	must.True(t, serves(62*time.Minute), must.Sprint("it may have others by now"))
+	must.MapEmpty(t, r.had)
+	greater := h100(8)
+	greater.Attributes["memory"].IntVal = ptr(int64(141 << 10))
+	must.False(t, serves(63*time.Minute, nodeWith(h100(8))))
+	must.True(t, serves(64*time.Minute, nodeWith(greater)), must.Sprint("a node that is there prevails"))
+	must.True(t, serves(65*time.Minute))
 }

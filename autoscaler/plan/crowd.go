@@ -71,7 +71,7 @@ func (p *planner) add(n *place) {
 	}
 }
 
-func (p *planner) isFull(n *place) bool { return n.Closed || n.Free.devices() < p.least }
+func (p *planner) isFull(n *place) bool { return n.Closed || n.devices < p.least }
 
 // retire counts the nodes that have just become full.
 func (p *planner) retire() {

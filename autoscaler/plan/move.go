@@ -76,7 +76,7 @@ func (p *planner) elsewhere(n *place, sellers []Pool) (to []*place, buys []remov
 	free := map[*place]Shape{}
 	put := func(t Tenant, kept bool) *place {
 		for _, o := range p.nodes {
-			if o.Free.devices() < t.Work.Request.devices() {
+			if o.devices < t.Work.Request.devices() {
 				continue // most nodes are full
 			}
 			offer, taken := free[o]

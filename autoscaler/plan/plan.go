@@ -23,11 +23,11 @@ func Make(in Input) Output {
 			n.Free = Shape{}
 		}
 		pool := p.pool(n.Pool)
-		p.nodes = append(p.nodes, &place{Node: n, price: pool.perGPU(), lifecycle: pool.Lifecycle})
+		p.nodes = append(p.nodes, (&place{Node: n, price: pool.perGPU(), lifecycle: pool.Lifecycle}).counted())
 	}
 	slices.SortStableFunc(p.nodes, func(a, b *place) int {
 		// What is ready first; among those the fullest that fits, so that whole nodes stay whole.
-		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.Free.devices(), b.Free.devices()), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(boolCompare(a.Starting, b.Starting), cmp.Compare(a.devices, b.devices), cmp.Compare(a.Name, b.Name))
 	})
 	p.spent()
 	p.survey()
@@ -82,10 +82,19 @@ type place struct {
 	used      bool
 	price     float64 // of its pool, for a GPU and hour
 	lifecycle string  // its pool's
+	// devices is how many are free, greatest how many of one group: a long queue
+	// meets the same nodes again and again.
+	devices, greatest int
+}
+
+// counted notes how many devices of a node are free.
+func (n *place) counted() *place {
+	n.devices, n.greatest = n.Free.devices(), n.Free.greatest()
+	return n
 }
 
 func (n *place) fits(w Work) bool {
-	return !n.Closed && fits(w.Request, n.Free) && w.Allowed(n.Where) && w.mayUse(n.Pool, n.lifecycle)
+	return !n.Closed && w.Request.greatest() <= n.greatest && fits(w.Request, n.Free) && w.Allowed(n.Where) && w.mayUse(n.Pool, n.lifecycle)
 }
 
 // serve finds a place for each allocation that waits, and buys what is missing.
@@ -93,9 +102,13 @@ func (n *place) fits(w Work) bool {
 func (p *planner) serve(w Work) Waiting {
 	missing := w.Count - w.Placed
 	var held []*place
+	greatest := w.Request.greatest()
 	for _, n := range p.roomy {
 		if len(held) == missing {
 			break
+		}
+		if n.greatest < greatest {
+			continue
 		}
 		if w.Distinct && slices.Contains(w.PlacedOn, n.Name) || !w.mayUse(n.Pool, n.lifecycle) {
 			continue
@@ -154,7 +167,7 @@ func (p *planner) serve(w Work) Waiting {
 func (p *planner) hold(held []*place, w Work) {
 	for _, n := range held {
 		take(w.Request, &n.Free)
-		n.used = true
+		n.counted().used = true
 	}
 }
 
@@ -194,7 +207,7 @@ func (p *planner) open(b purchase, w Work) {
 		for range min(each, b.allocations-i*each) {
 			take(w.Request, &n.Free)
 		}
-		p.nodes = append(p.nodes, n)
+		p.nodes = append(p.nodes, n.counted())
 		p.add(n)
 	}
 }

@@ -28,6 +28,7 @@ func anything(t *rapid.T) Input {
 		p.Min = rapid.IntRange(0, 2).Draw(t, "min")
 		p.Minimum = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "minimum")
 		p.NoDrain = rapid.IntRange(0, 4).Draw(t, "no drain") == 0
+		p.Shape = grouping(t, p.Shape)
 		if rapid.Bool().Draw(t, "window") {
 			p.Maintenance = &Maintenance{Since: now.Add(-time.Hour), AtOnce: rapid.IntRange(1, 3).Draw(t, "at once")}
 		}
@@ -35,6 +36,10 @@ func anything(t *rapid.T) Input {
 	counts := map[string]int{}
 	for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
 		n := node(rapid.SampledFrom([]string{"spot", "on-demand"}).Draw(t, "pool"), fmt.Sprint("n", i))
+		n.Free = grouping(t, n.Free)
+		if rapid.Bool().Draw(t, "known") {
+			n.Whole = n.Free
+		}
 		n.Bought = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "age")) * time.Minute)
 		n.IdleSince = n.Bought
 		n.Starting = rapid.IntRange(0, 3).Draw(t, "starting") == 0
@@ -44,6 +49,7 @@ func anything(t *rapid.T) Input {
 		n.Closed = !n.Starting && rapid.IntRange(0, 3).Draw(t, "closed") == 0
 		for range rapid.IntRange(0, 3).Draw(t, "tenants") {
 			w := single(rapid.IntRange(1, 4).Draw(t, "tenant"))
+			w.Request = blocks(t, w.Request)
 			w.Gang = rapid.IntRange(0, 5).Draw(t, "gang") == 0
 			if !n.Starting && fits(w.Request, n.Free) {
 				n = running(n, w, rapid.IntRange(0, 5).Draw(t, "movable") > 0)
@@ -62,6 +68,7 @@ func anything(t *rapid.T) Input {
 		w.Gang = rapid.Bool().Draw(t, "whole")
 		w.Distinct = w.Gang || rapid.Bool().Draw(t, "distinct")
 		w.Request.GPUs = rapid.IntRange(1, 9).Draw(t, "gpus")
+		w.Request = blocks(t, w.Request)
 		w.Spot = rapid.SampledFrom([]string{Prefer, Never, Only}).Draw(t, "spot")
 		if rapid.Bool().Draw(t, "due") {
 			w.Deadline, w.Length = now.Add(time.Duration(rapid.IntRange(-1, 9).Draw(t, "deadline"))*time.Hour), time.Hour
@@ -79,6 +86,36 @@ func anything(t *rapid.T) Input {
 		in.Budget = Budget{PerHour: max(cost, 1) + float64(rapid.IntRange(0, 100).Draw(t, "budget")), Namespaces: map[string]float64{"b": rapid.Float64Range(0, 200).Draw(t, "of b")}}
 	}
 	return in
+}
+
+// grouping draws the groups that a node's devices are in: none that is known, one,
+// islands, slices, or some of each.
+func grouping(t *rapid.T, s Shape) Shape {
+	gpus := func(count int) Devices { return Devices{Type: GPU, Model: s.Model, Count: count} }
+	parts := Devices{Type: Slice, Model: s.Model, Count: 4, Of: 2}
+	s.Devices = rapid.SampledFrom([][]Devices{nil, {gpus(8)}, {gpus(4), gpus(4)}, {parts, parts}, {gpus(6), parts}}).Draw(t, "groups")
+	if s.Devices != nil {
+		s.GPUs = 0
+		for _, d := range s.Devices {
+			if d.Type == GPU {
+				s.GPUs += d.Count
+			}
+		}
+	}
+	return s
+}
+
+// blocks draws how a request's devices are asked for.
+func blocks(t *rapid.T, s Shape) Shape {
+	switch rapid.IntRange(0, 3).Draw(t, "blocks") {
+	case 1:
+		s.Asks = []Ask{{Type: GPU, Count: s.GPUs}}
+	case 2:
+		s.Asks, s.GPUs = []Ask{{Type: Slice, Count: s.GPUs}}, 0
+	case 3:
+		s.Asks, s.GPUs = []Ask{{Type: GPU, Count: s.GPUs}, {Type: GPU, Count: 1}, {Type: Slice, Count: 1}}, s.GPUs+1
+	}
+	return s
 }
 
 func TestWhatHoldsForEveryPlanWithEverySetting(t *testing.T) {
@@ -164,7 +201,8 @@ func holds(t *rapid.T) {
 		for _, n := range in.Nodes {
 			for _, tenant := range n.Tenants {
 				if tenant.Work.Namespace == "b" {
-					ours["b"] += in.Pools[slices.IndexFunc(in.Pools, func(p Pool) bool { return p.Name == n.Pool })].Price * float64(tenant.Work.Request.GPUs) / 8
+					pool := in.Pools[slices.IndexFunc(in.Pools, func(p Pool) bool { return p.Name == n.Pool })]
+					ours["b"] += pool.Price * pool.Shape.Worth(tenant.Work.Request) / pool.Shape.Size()
 				}
 			}
 		}

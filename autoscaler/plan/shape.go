@@ -133,6 +133,21 @@ func (s Shape) devices() (count int) {
 	return count
 }
 
+// greatest is the most that one device block of a request asks for, or that one
+// group of a node has.
+func (s Shape) greatest() (count int) {
+	for _, a := range s.Asks {
+		count = max(count, a.Count)
+	}
+	for _, d := range s.Devices {
+		count = max(count, d.Count)
+	}
+	if s.Asks == nil && s.Devices == nil {
+		return s.GPUs
+	}
+	return count
+}
+
 // String is a request in words.
 func (s Shape) String() string {
 	if s.Asks == nil {

@@ -203,3 +203,22 @@ func TestABusyNodeThatCouldNeverHoldAWorkIsNoHope(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkPlanOfSlices packs requests for slices onto nodes of as many groups
+// as the device plugin ever makes, half of them busy.
+func BenchmarkPlanOfSlices(b *testing.B) {
+	pool := Pool{Name: "shared", Max: 2000, Shape: Shape{CPU: 1 << 20, Memory: 1 << 20}}
+	for range 64 {
+		pool.Shape.Devices = append(pool.Shape.Devices, Devices{Type: Slice, Count: 8, Of: 64, Kind: "t4"})
+	}
+	in := Input{Now: now, Pools: []Pool{pool}}
+	for i := range 1000 {
+		in.Nodes = append(in.Nodes, Node{Name: fmt.Sprint("n", i), Pool: "shared", Free: pool.Shape, Whole: pool.Shape, Busy: i%2 == 0})
+	}
+	for i := range 10000 {
+		in.Work = append(in.Work, Work{Job: fmt.Sprint("j", i), Group: "g", Count: 1 + i%16, Request: of("", Slice, 1+i%8), Allowed: anywhere})
+	}
+	for b.Loop() {
+		Make(in)
+	}
+}

@@ -113,7 +113,7 @@ func offers(file *pool.File) (all []demand.Offer) {
 		d := &file.Pools[i]
 		where := d.Plan().Where
 		for _, g := range d.Groups() {
-			all = append(all, demand.OfferOf(g.Kind, where, demand.Told{Model: g.Model, Count: g.Size, Slices: g.Slices, Island: g.Island, Attributes: g.Attributes}))
+			all = append(all, demand.OfferOf(g.Kind, where, demand.Told{Model: g.Model, Count: g.Size, Slices: g.Slices, Island: g.Island, Islands: g.Islands, Attributes: g.Attributes}))
 		}
 	}
 	return all

@@ -41,13 +41,16 @@ func TestEachMetric(t *testing.T) {
 			{Work: gang, Buys: map[string]int{"spot": 3}},
 			{Work: plan.Work{Count: 5, Placed: 3, Request: plan.Shape{GPUs: 1}}},
 			{Work: plan.Work{Count: 1, Request: plan.Shape{GPUs: 64}}, Unsatisfiable: true},
+			{Work: plan.Work{Count: 2, Request: plan.Shape{Asks: []plan.Ask{{Type: plan.Slice, Count: 3}}}}},
+			{Work: plan.Work{Count: 1, Request: plan.Shape{Asks: []plan.Ask{{Type: plan.Slice, Count: 99}}}}, Unsatisfiable: true},
 		},
 		Decisions: []plan.Decision{{Pool: "spot", Now: 1, Want: 4, Needed: 3}, {Pool: "other", Now: 2, Want: 2}},
 	}
-	r := demand.Reading{RunningGPUs: 6, TotalGPUs: 24}
+	r := demand.Reading{RunningGPUs: 6, TotalGPUs: 24, RunningSlices: 4, TotalSlices: 32, RunningShared: 1, TotalShared: 4}
 	for query, want := range map[string]float64{
 		"queued_gpus": 34, `queued_gpus{pool="spot"}`: 32, "queued_gangs": 1, "needed_nodes": 3, `wanted_nodes{ pool = "spot" }`: 4, "wanted_nodes": 6,
 		"unsatisfiable_gpus": 64, "running_gpus": 6, "utilisation": 0.25,
+		"queued_slices": 6, "unsatisfiable_slices": 99, "running_slices": 4,
 	} {
 		m, pool, err := configured().parse(query)
 		must.NoError(t, err)

@@ -83,7 +83,9 @@ type Group struct {
 	// Kind is what the planner knows it by, Size how many devices a group has.
 	Kind string
 	Size int
-	many int
+	// Islands is how many NVLink islands a node has that are groups; 0: none.
+	Islands int
+	many    int
 }
 
 // Groups are the groups of devices that the device plugin makes of a node's GPUs.
@@ -91,7 +93,8 @@ func (p *Definition) Groups() (all []Group) {
 	for i, g := range p.Shape.kinds() {
 		group := Group{GPUs: g, Kind: fmt.Sprintf("%s %d", p.Name, i), Size: g.Count, many: 1}
 		if g.Island > 0 {
-			group.Size, group.many = g.Island, g.Count/g.Island
+			group.Size, group.Islands = g.Island, g.Count/g.Island
+			group.many = group.Islands
 		}
 		if g.Slices > 0 && g.SameGPU {
 			group.Size *= g.Slices

@@ -11,11 +11,14 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/e2e/clustertest"
 )
 
-// service is a job that runs until it is stopped: count allocations with these device blocks.
-func (m *market) service(name string, count int, devices string) {
+// service is a job that runs until it is stopped: count allocations with these
+// device blocks. More is more of its group.
+func (m *market) service(name string, count int, devices string, more ...string) {
 	m.t.Helper()
 	job, err := m.Nomad().Jobs().ParseHCL(fmt.Sprintf(`
 job %q {
@@ -23,6 +26,7 @@ job %q {
   node_pool   = %q
   group "g" {
     count = %d
+    %[5]s
     task "t" {
       driver = "raw_exec"
       config {
@@ -32,12 +36,12 @@ job %q {
       resources {
         cpu    = 20
         memory = 20
-        %s
+        %[4]s
       }
     }
   }
 }
-`, name, NodePool, count, devices), true)
+`, name, NodePool, count, devices, strings.Join(more, "\n")), true)
 	must.NoError(m.t, err)
 	_, _, err = m.Nomad().Jobs().Register(job, nil)
 	must.NoError(m.t, err)
@@ -93,7 +97,7 @@ func TestAPoolOfSlicesFollowsNotebooksFromZeroAndBack(t *testing.T) {
 	var queue string
 	must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "only what can never run waits", func() (bool, string, error) {
 		queue = strings.Join(strings.Fields(m.queue()), " ")
-		return strings.Contains(queue, "2 of 4 GPUs are in use, 40 of 64 slices"), queue, m.Ended()
+		return strings.Contains(queue, "2 OF 4 GPUS ARE IN USE, 40 OF 64 SLICES"), queue, m.Ended()
 	}))
 	for _, want := range []string{
 		"nine │ g │ false │ 50 │ 0 of 1 │ 9 slices", "a node of pool shared has groups of 8 devices at most",
@@ -110,4 +114,22 @@ func TestAPoolOfSlicesFollowsNotebooksFromZeroAndBack(t *testing.T) {
 	}
 	m.left("shared", 0)
 	m.left("pairs", 0)
+}
+
+// Nomad is asked for the jobs that may be moved; it looks into their groups too.
+func TestLeaveToMoveIsFoundInAGroupsMeta(t *testing.T) {
+	m := &market{Cluster: clustertest.Start(t, cluster.Client{Name: "n1", NodePool: NodePool, Profile: profile}), t: t}
+	m.service("moves", 1, "device \"gpu\" {}", "meta = {\n \"gpu.move\" = \"yes\"\n }")
+	m.service("stays", 1, "device \"gpu\" {}")
+	reader := demand.NewReader(m.Nomad())
+	must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "both run", func() (bool, string, error) {
+		r, err := reader.Read(t.Context(), time.Now())
+		if err != nil || len(r.Nodes) != 1 || len(r.Nodes[0].Tenants) != 2 {
+			return false, fmt.Sprint(r.Nodes), err
+		}
+		for _, tenant := range r.Nodes[0].Tenants {
+			must.Eq(t, tenant.Work.Job == "moves", tenant.Movable, must.Sprint(tenant.Work.Job))
+		}
+		return true, "", nil
+	}))
 }
