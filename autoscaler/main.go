@@ -73,7 +73,7 @@ func command(ctx context.Context) *cobra.Command {
 	past.view.flags(capacity)
 	past.flags(capacity)
 	cost := &cobra.Command{Use: "cost", Short: "Show what the nodes cost, by pool, job and idle time", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
-		return spending.cost(c.Context(), time.Now(), c.OutOrStdout())
+		return spending.cost(time.Now(), c.OutOrStdout())
 	}}
 	spending.view.flags(cost)
 	spending.flags(cost)

@@ -49,6 +49,8 @@ type Definition struct {
 	Penalty     *float64     `hcl:"interruption_penalty,optional"`
 	Billing     *Billing     `hcl:"billing,block"`
 	Maintenance *Maintenance `hcl:"maintenance,block"`
+	Power       *Power       `hcl:"power,block"`
+	Fixed       *Fixed       `hcl:"fixed,block"`
 	// Period is how often the maker of machines is asked what there is.
 	Period  string   `hcl:"period,optional"`
 	Local   *Local   `hcl:"local,block"`
@@ -180,6 +182,7 @@ func (p *Definition) validate() error {
 	}
 	errs = append(errs, p.Billing.validate(p.Name)...)
 	errs = append(errs, p.Maintenance.validate(p.Name, p.Kind)...)
+	errs = append(errs, p.validateOwnership()...)
 	errs = append(errs, p.validateMaker()...)
 	return errors.Join(errs...)
 }
