@@ -71,10 +71,10 @@ func accountOf(samples []demand.Sample, pools []pool.Definition, tariff func(tim
 		each, idle := pools[i].Hour(s.Nodes, s.GPUs, used, tariff(s.At))
 		for _, h := range s.Used {
 			share := demand.Share{Pool: s.Pool, Namespace: h.Namespace, Job: h.Job}
-			gpuHours := hours * float64(h.GPUs)
+			gpuHours := hours * h.All()
 			a.Used[share] = a.Used[share].plus(entry{gpuHours, pool.Bill{}.Plus(each, gpuHours)})
 		}
-		a.Idle[s.Pool] = a.Idle[s.Pool].plus(entry{hours * float64(max(s.GPUs-used, 0)), pool.Bill{}.Plus(idle, hours)})
+		a.Idle[s.Pool] = a.Idle[s.Pool].plus(entry{hours * max(float64(s.GPUs)-used, 0), pool.Bill{}.Plus(idle, hours)})
 	}
 	return a
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -125,8 +126,8 @@ func TestThePartsOfABillAddUpToIt(t *testing.T) {
 			nodes := rapid.IntRange(0, 10).Draw(t, "nodes")
 			s := demand.Sample{At: begin.Add(time.Duration(i) * time.Minute), Pool: p.Name, Nodes: nodes, GPUs: nodes * p.Shape.GPUs}
 			for _, job := range rapid.SliceOfDistinct(rapid.StringMatching("[a-c]{1,2}"), rapid.ID).Draw(t, "jobs") {
-				if left := s.GPUs - usedOf(s); left > 0 {
-					s.Used = append(s.Used, demand.Held{Namespace: job[:1], Job: job, GPUs: rapid.IntRange(1, left).Draw(t, "used")})
+				if left := s.GPUs - int(math.Ceil(usedOf(s))); left > 0 {
+					s.Used = append(s.Used, demand.Held{Namespace: job[:1], Job: job, GPUs: rapid.IntRange(1, left).Draw(t, "used") - 1, Shared: 0.25})
 				}
 			}
 			samples = append(samples, s)

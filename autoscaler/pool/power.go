@@ -85,8 +85,8 @@ func (b Bill) Plus(o Bill, times float64) Bill {
 // Hour is what some nodes of the pool cost for an hour in which used of their
 // GPUs are in use: each of these, and all that is not in use. What nodes draw
 // for work is paid by those who use them, all else by each GPU alike.
-func (p *Definition) Hour(nodes, gpus, used int, t Tariff) (each, idle Bill) {
-	all := float64(max(gpus, used)) // shared GPUs can be in use more than once
+func (p *Definition) Hour(nodes, gpus int, used float64, t Tariff) (each, idle Bill) {
+	all := max(float64(gpus), used) // nodes can have more than the file tells
 	draw, work := 0.0, 0.0          // kW of a node
 	if w := p.Power; w != nil {
 		pue := 1.0
@@ -103,7 +103,7 @@ func (p *Definition) Hour(nodes, gpus, used int, t Tariff) (each, idle Bill) {
 			idle.Fixed = part * p.Fixed.Month / hoursPerMonth
 		}
 		each = idle.Plus(p.drawn(part*work, t), 1)
-		idle = Bill{}.Plus(idle, all-float64(used))
+		idle = Bill{}.Plus(idle, all-used)
 	}
 	if p.Fixed != nil && p.Fixed.Nodes > nodes {
 		idle.Fixed += float64(p.Fixed.Nodes-nodes) * p.Fixed.Month / hoursPerMonth

@@ -21,10 +21,11 @@ func TestWhatAnHourCosts(t *testing.T) {
 	dirty := Tariff{Price: 1, Carbon: ptr(0.4)}
 	plain := Tariff{Price: 1}
 	for name, c := range map[string]struct {
-		pool              Definition
-		nodes, gpus, used int
-		tariff            Tariff
-		each, idle        Bill
+		pool        Definition
+		nodes, gpus int
+		used        float64
+		tariff      Tariff
+		each, idle  Bill
 	}{
 		"the price alone, half of it used": {Definition{Shape: shape, Price: 40}, 2, 16, 8, plain, Bill{Price: 5}, Bill{Price: 40}},
 		"an hour that is dearer":           {Definition{Shape: shape, Price: 40}, 1, 8, 8, Tariff{Price: 1.5}, Bill{Price: 7.5}, Bill{}},
@@ -34,7 +35,7 @@ func TestWhatAnHourCosts(t *testing.T) {
 		"the price of a kWh goes too":  {Definition{Shape: shape, Power: &Power{Idle: 8, Busy: 8, Price: 1}}, 1, 8, 0, Tariff{Price: 2}, Bill{Power: 2, Energy: 1, Unrated: 1}, Bill{Power: 16, Energy: 8, Unrated: 8}},
 		"nodes that are owned and off": {Definition{Shape: shape, Fixed: &Fixed{Month: 7300, Nodes: 4}}, 1, 8, 4, plain, Bill{Fixed: 1.25}, Bill{Fixed: 5 + 30}},
 		"more nodes than are owned":    {Definition{Shape: shape, Fixed: &Fixed{Month: 7300, Nodes: 1}}, 2, 16, 16, plain, Bill{Fixed: 1.25}, Bill{}},
-		"GPUs that are shared":         {Definition{Shape: shape, Price: 40, Power: &Power{Idle: 0, Busy: 8, Price: 1}}, 1, 8, 16, plain, Bill{Price: 2.5, Power: 0.5, Energy: 0.5, Unrated: 0.5}, Bill{}},
+		"more in use than is told":     {Definition{Shape: shape, Price: 40, Power: &Power{Idle: 0, Busy: 8, Price: 1}}, 1, 8, 16, plain, Bill{Price: 2.5, Power: 0.5, Energy: 0.5, Unrated: 0.5}, Bill{}},
 		"no node":                      {Definition{Shape: shape, Price: 40, Power: power}, 0, 0, 0, plain, Bill{}, Bill{}},
 	} {
 		each, idle := c.pool.Hour(c.nodes, c.gpus, c.used, c.tariff)
@@ -55,7 +56,7 @@ func TestAPoolCostsTheSameWhoeverUsesItButForWhatIsDrawnForWork(t *testing.T) {
 			Power: &Power{Idle: idleDraw, Busy: idleDraw + rapid.Float64Range(0, 5).Draw(t, "work"), Price: 0.3, PUE: ptr(1.2)},
 			Fixed: &Fixed{Month: rapid.Float64Range(0, 1e4).Draw(t, "month"), Nodes: rapid.IntRange(0, 60).Draw(t, "owned")}}
 		used := rapid.IntRange(0, nodes*8).Draw(t, "used")
-		each, idle := d.Hour(nodes, nodes*8, used, Tariff{Price: 1})
+		each, idle := d.Hour(nodes, nodes*8, float64(used), Tariff{Price: 1})
 		got := idle.Plus(each, float64(used))
 		energy := 1.2 * (float64(nodes)*d.Power.Idle + float64(used)/8*(d.Power.Busy-d.Power.Idle))
 		must.InDelta(t, float64(nodes)*d.Price, got.Price, 1e-6)
