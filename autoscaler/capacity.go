@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
@@ -37,10 +36,13 @@ func (p *period) flags(c *cobra.Command) {
 // read gives the pools file and the record.
 func (p *period) read() (*pool.File, []demand.Sample, error) {
 	if p.since <= 0 {
-		return nil, nil, fmt.Errorf("--since: %s; allowed are durations above 0", p.since)
+		return nil, nil, usage(fmt.Errorf("--since: %s; allowed are durations above 0", p.since))
 	}
 	file, err := pool.ReadFile(p.pools)
-	if err != nil || p.record == "" {
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.checkPools(file); err != nil || p.record == "" {
 		return file, nil, err
 	}
 	samples, err := plugin.ReadRecord(p.record)
@@ -71,16 +73,12 @@ func (p *period) usage(ctx context.Context, now time.Time) (u past, err error) {
 		u.samples, u.Usage = samples, demand.UsageOf(samples, from, now, plugin.RecordGap)
 		return u, nil
 	}
-	config := map[string]string{"pools_file": p.pools}
-	if p.address != "" {
-		config["nomad_address"] = p.address
-	}
-	l, _, err := plugin.NewLookout(config, hclog.NewNullLogger())
+	l, err := p.lookout()
 	if err != nil {
 		return u, err
 	}
 	u.Usage, err = l.Usage(ctx, from, now)
-	return u, err
+	return u, whereNomadIs(err)
 }
 
 // utilised is one row of the capacity: a pool as a whole, or a namespace's or
@@ -210,6 +208,7 @@ func (p *period) capacity(ctx context.Context, now time.Time, out io.Writer) err
 	if p.record != "" {
 		foresee(rows, u, now.Add(-p.since), now)
 	}
+	rows = slices.DeleteFunc(rows, func(r utilised) bool { return !p.wants(r.Pool) || r.Namespace != "" && !p.wantsNamespace(r.Namespace) })
 	if p.json {
 		return printJSON(out, rows)
 	}
@@ -250,4 +249,4 @@ func named(pool string) string {
 	return pool
 }
 
-var errRecord = errors.New("--record: not set; allowed is the file that a plugin keeps (record_file): without it what was paid is not known")
+var errRecord = usage(errors.New("--record: not set; allowed is the file that a plugin keeps (record_file): without it what was paid is not known"))

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -190,7 +191,7 @@ func (c *costs) cost(now time.Time, out io.Writer) error {
 		return errRecord
 	}
 	if c.by != byPool && c.by != byNamespace {
-		return fmt.Errorf("--by: %q; allowed are %q and %q", c.by, byPool, byNamespace)
+		return usage(fmt.Errorf("--by: %q; allowed are %q and %q", c.by, byPool, byNamespace))
 	}
 	file, samples, err := c.read()
 	if err != nil {
@@ -201,7 +202,12 @@ func (c *costs) cost(now time.Time, out io.Writer) error {
 		return err
 	}
 	a := accountOf(samples, file.Pools, tariff, now.Add(-c.since), now, plugin.RecordGap)
-	rows := a.tree(file.Pools, c.by)
+	maps.DeleteFunc(a.Used, func(s demand.Share, _ entry) bool { return !c.wants(s.Pool) })
+	maps.DeleteFunc(a.Idle, func(pool string, _ entry) bool { return !c.wants(pool) })
+	pools := slices.DeleteFunc(file.Pools, func(d pool.Definition) bool { return !c.wants(d.Name) })
+	rows := slices.DeleteFunc(a.tree(pools, c.by), func(r spent) bool {
+		return !c.wantsNamespace(r.Namespace) && (r.Namespace != "" || r.Idle)
+	})
 	if c.json {
 		return printJSON(out, rows)
 	}
@@ -210,9 +216,9 @@ func (c *costs) cost(now time.Time, out io.Writer) error {
 }
 
 func printCost(out io.Writer, rows []spent, by string, unknown []string) {
-	var all spent // carbon and totals of all rows that are no part of others
+	var all spent
 	for _, r := range rows {
-		if (by == byPool && r.Namespace == "" && !r.Idle) || (by == byNamespace && r.Job == "") {
+		if r.Job != "" || r.Idle { // the parts, of which the others are sums
 			all.Total, all.Carbon, all.Unrated, all.Energy = all.Total+r.Total, all.Carbon+r.Carbon, all.Unrated+r.Unrated, all.Energy+r.Energy
 		}
 	}

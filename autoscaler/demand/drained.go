@@ -4,6 +4,7 @@ package demand
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -24,6 +25,18 @@ type Drained struct {
 	Since time.Time
 	// Over: nothing of it runs any more, and Nomad takes the job for complete.
 	Over bool
+}
+
+// Waiting is the work as it stands in the queue.
+func (d Drained) Waiting() plan.Waiting {
+	w := plan.Waiting{Work: d.Work, Cause: plan.Drained}
+	w.Work.Since = d.Since
+	taken, then := fmt.Sprintf("%d of its %d allocations", d.Lost, d.Work.Count), "it lacks them, and no node bought would help"
+	if d.Over {
+		taken, then = "all of it that ran", "for the whole job too: it is complete"
+	}
+	w.Reason = w.Work.Explain(fmt.Sprintf("a drain stopped %s while there was no place for others; Nomad takes what so ends for finished: %s", taken, then))
+	return w
 }
 
 const (

@@ -110,14 +110,22 @@ func (p *planner) serve(w Work) Waiting {
 	if still == 0 {
 		p.hold(held, w)
 		p.retire()
-		return Waiting{Work: w, Reason: onTheWay(held, w)}
+		cause, starting := Placing, coming(held)
+		if len(starting) > 0 {
+			cause = Starting
+		}
+		return Waiting{Work: w, Reason: onTheWay(w, starting, p.in.Pools), Cause: cause, Coming: starting}
 	}
 	if reason, wait := p.defers(w); wait {
-		return Waiting{Work: w, Reason: reason}
+		return Waiting{Work: w, Reason: reason, Cause: Deferred}
 	}
 	buys, left := p.buy(w, still)
 	if left > 0 && (w.Gang || len(buys) == 0) {
 		reason, never := p.refuse(w, still, left, len(held))
+		cause := Unsatisfiable
+		if !never {
+			cause = p.short(w, still)
+		}
 		if never && w.Gang {
 			reason += wasted(w, len(p.candidates(w)) > 0)
 		}
@@ -125,7 +133,7 @@ func (p *planner) serve(w Work) Waiting {
 			p.hold(held, w)
 			p.retire()
 		}
-		return Waiting{Work: w, Reason: reason, Unsatisfiable: never}
+		return Waiting{Work: w, Reason: reason, Cause: cause, Unsatisfiable: never}
 	}
 	p.hold(held, w)
 	p.retire()
@@ -143,7 +151,11 @@ func (p *planner) serve(w Work) Waiting {
 	for _, b := range buys {
 		p.open(b, w)
 	}
-	return Waiting{Work: w, Buys: bought, Reason: fmt.Sprintf("%s; %s", placed(w), describe(bought, p.in.Pools))}
+	reason, starting := fmt.Sprintf("%s; nodes are bought: %s", placed(w), describe(bought, p.in.Pools)), coming(held)
+	if len(starting) > 0 {
+		reason += "; on their way: " + describe(starting, p.in.Pools)
+	}
+	return Waiting{Work: w, Cause: Buying, Buys: bought, Coming: starting, Reason: reason}
 }
 
 func (p *planner) hold(held []*place, w Work) {
@@ -276,27 +288,25 @@ func (p *planner) why(w Work, nodes, missing int) string {
 
 func placed(w Work) string { return fmt.Sprintf("%d of %d placed", w.Placed, w.Count) }
 
-func onTheWay(held []*place, w Work) string {
-	starting := 0
-	for _, n := range held {
-		if n.Starting {
-			starting++
-		}
-	}
-	if starting > 0 {
-		return fmt.Sprintf("%s; %d nodes are on their way", placed(w), starting)
+func onTheWay(w Work, starting map[string]int, pools []Pool) string {
+	if len(starting) > 0 {
+		return fmt.Sprintf("%s; nodes are on their way: %s", placed(w), describe(starting, pools))
 	}
 	return fmt.Sprintf("%s; the nodes for the rest are ready, Nomad places it next", placed(w))
 }
 
-func describe(bought map[string]int, pools []Pool) string {
+// describe says how many nodes of which pools; those of none come last.
+func describe(nodes map[string]int, pools []Pool) string {
 	var parts []string
 	for _, pool := range pools {
-		if n := bought[pool.Name]; n > 0 {
+		if n := nodes[pool.Name]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d of pool %s", n, pool.Name))
 		}
 	}
-	return "nodes are bought: " + strings.Join(parts, ", ")
+	if n := nodes[""]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d of no pool", n))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func boolCompare(a, b bool) int {

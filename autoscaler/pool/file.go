@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -106,7 +107,11 @@ func New(d *Definition, client *api.Client, logger hclog.Logger) (Pool, error) {
 // ReadFile reads and checks a pools file. Errors name the file and line, or the field.
 func ReadFile(path string) (*File, error) {
 	var f File
-	if err := hclsimple.DecodeFile(path, nil, &f); err != nil {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("pools file: %w", err)
+	}
+	if err := hclsimple.Decode(path, data, nil, &f); err != nil {
 		return nil, fmt.Errorf("pools file: %w", err)
 	}
 	var errs []error
