@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
@@ -34,6 +33,25 @@ func (p *period) flags(c *cobra.Command) {
 	c.Flags().DurationVar(&p.since, "since", 24*time.Hour, "how far to look back")
 }
 
+// read gives the pools file and the record.
+func (p *period) read() (*pool.File, []demand.Sample, error) {
+	if p.since <= 0 {
+		return nil, nil, usage(fmt.Errorf("--since: %s; allowed are durations above 0", p.since))
+	}
+	file, err := pool.ReadFile(p.pools)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.checkPools(file); err != nil || p.record == "" {
+		return file, nil, err
+	}
+	samples, err := plugin.ReadRecord(p.record)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--record: %w", err)
+	}
+	return file, samples, nil
+}
+
 // past is what is known of a period.
 type past struct {
 	demand.Usage
@@ -43,10 +61,7 @@ type past struct {
 
 // usage is what was paid and used; paid is unknown without a record.
 func (p *period) usage(ctx context.Context, now time.Time) (u past, err error) {
-	if p.since <= 0 {
-		return u, fmt.Errorf("--since: %s; allowed are durations above 0", p.since)
-	}
-	file, err := pool.ReadFile(p.pools)
+	file, samples, err := p.read()
 	if err != nil {
 		return u, err
 	}
@@ -55,22 +70,15 @@ func (p *period) usage(ctx context.Context, now time.Time) (u past, err error) {
 	}
 	from := now.Add(-p.since)
 	if p.record != "" {
-		if u.samples, err = plugin.ReadRecord(p.record); err != nil {
-			return u, err
-		}
-		u.Usage = demand.UsageOf(u.samples, from, now, plugin.RecordGap)
+		u.samples, u.Usage = samples, demand.UsageOf(samples, from, now, plugin.RecordGap)
 		return u, nil
 	}
-	config := map[string]string{"pools_file": p.pools}
-	if p.address != "" {
-		config["nomad_address"] = p.address
-	}
-	l, _, err := plugin.NewLookout(config, hclog.NewNullLogger())
+	l, err := p.lookout()
 	if err != nil {
 		return u, err
 	}
 	u.Usage, err = l.Usage(ctx, from, now)
-	return u, err
+	return u, whereNomadIs(err)
 }
 
 // utilised is one row of the capacity: a pool as a whole, or a namespace's or
@@ -158,6 +166,19 @@ func utilisation(u demand.Usage, pools []plan.Pool, recorded bool) []utilised {
 	return rows
 }
 
+// jobsOf are the jobs that used a pool, the greatest first.
+func jobsOf(u demand.Usage, pool string) (jobs []demand.Share) {
+	for s := range u.Used {
+		if s.Pool == pool {
+			jobs = append(jobs, s)
+		}
+	}
+	slices.SortFunc(jobs, func(a, b demand.Share) int {
+		return cmp.Or(cmp.Compare(u.Used[b], u.Used[a]), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Job, b.Job))
+	})
+	return jobs
+}
+
 // poolsOf are those of the file, then others that were used: "" is nodes of no pool.
 func poolsOf(u demand.Usage, pools []plan.Pool) (names []string) {
 	for _, p := range pools {
@@ -187,6 +208,7 @@ func (p *period) capacity(ctx context.Context, now time.Time, out io.Writer) err
 	if p.record != "" {
 		foresee(rows, u, now.Add(-p.since), now)
 	}
+	rows = slices.DeleteFunc(rows, func(r utilised) bool { return !p.wants(r.Pool) || r.Namespace != "" && !p.wantsNamespace(r.Namespace) })
 	if p.json {
 		return printJSON(out, rows)
 	}
@@ -227,4 +249,4 @@ func named(pool string) string {
 	return pool
 }
 
-var errRecord = errors.New("--record: not set; allowed is the file that a plugin keeps (record_file): without it what was paid is not known")
+var errRecord = usage(errors.New("--record: not set; allowed is the file that a plugin keeps (record_file): without it what was paid is not known"))

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
-	"pgregory.net/rapid"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
@@ -78,51 +77,4 @@ func TestWhatIsPaidIsNotKnownWithoutARecord(t *testing.T) {
 	must.Nil(t, rows[1].Utilisation)
 	must.Eq(t, "", rows[1].Pool, must.Sprint("nodes of no pool"))
 	must.Eq(t, 3, rows[2].Used)
-}
-
-func TestCostIsToldByPoolJobAndIdleTime(t *testing.T) {
-	pools, record, now := aDay(t)
-	c := &costs{period: period{view: view{pools: pools, json: true}, record: record, since: 24 * time.Hour}, prices: prices{power: 0.25, node: 10}}
-	var out bytes.Buffer
-	must.NoError(t, c.cost(t.Context(), now, &out))
-	var rows []spent
-	must.NoError(t, json.Unmarshal(out.Bytes(), &rows))
-	must.Len(t, 3, rows)
-	near := func(want, got float64) { must.InDelta(t, want, got, 1e-6) }
-	near(80, rows[0].Price)
-	near(5, rows[0].Power)
-	must.Eq(t, "train", rows[1].Job)
-	near(40, rows[1].Price)
-	must.True(t, rows[2].Idle)
-	near(40, rows[2].Price)
-	near(2.5, rows[2].Power)
-	c.json = false
-	out.Reset()
-	must.NoError(t, c.cost(t.Context(), now, &out))
-	must.StrContains(t, out.String(), "85.00")
-	c.node = -1
-	must.ErrorContains(t, c.cost(t.Context(), now, &out), "--power-price and --node-power: 0.25 and -1")
-	c.record = ""
-	must.ErrorIs(t, c.cost(t.Context(), now, &out), errRecord)
-}
-
-func TestThePartsOfABillAddUpToIt(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		u := demand.Usage{Nodes: map[string]float64{"p": rapid.Float64Range(0.1, 1e4).Draw(t, "nodes")}, Used: map[demand.Share]float64{}}
-		u.Paid = map[string]float64{"p": u.Nodes["p"] * 8}
-		for _, job := range rapid.SliceOfDistinct(rapid.StringMatching("[a-z]{3}"), rapid.ID).Draw(t, "jobs") {
-			u.Used[demand.Share{Pool: "p", Job: job}] = rapid.Float64Range(0, 100).Draw(t, "used")
-		}
-		rows := bill(u, []plan.Pool{{Name: "p", Price: 40}}, prices{0.3, 7})
-		price, power := 0.0, 0.0
-		for _, r := range rows[1:] {
-			price, power = price+r.Price, power+r.Power
-		}
-		if d := price - rows[0].Price; d > 1e-4 || d < -1e-4 {
-			t.Fatalf("the nodes cost %v, their parts %v", rows[0].Price, price)
-		}
-		if d := power - rows[0].Power; d > 1e-4 || d < -1e-4 {
-			t.Fatalf("the power costs %v, its parts %v", rows[0].Power, power)
-		}
-	})
 }

@@ -35,7 +35,7 @@ type replayed struct {
 
 func replayCommand() *cobra.Command {
 	var r replayed
-	c := &cobra.Command{Use: "replay", Short: "Replay a trace under this planner and under others, and compare them", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "replay", Short: "Replay a trace under this planner and under others, and compare them",
 		Long: "Replay a recorded or generated workload on a virtual clock under this planner, a fixed pool, the Nomad Autoscaler's target-value on utilisation and a queue threshold, beside bounds that know the future. Nothing is bought; no cluster is asked.",
 		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.OutOrStdout()) }}
 	f := c.Flags()
@@ -87,20 +87,20 @@ func (r replayed) run(out io.Writer) error {
 	}
 	forecaster, err := replay.NewForecaster(r.forecast, r.ahead)
 	if err != nil {
-		return fmt.Errorf("--forecast-%w", err)
+		return usage(fmt.Errorf("--forecast-%w", err))
 	}
 	policies := []replay.Policy{replay.Planner{Move: true}, replay.Planner{Label: "gpu-pool, forecast", Move: true, Forecast: forecaster},
 		replay.Planner{Label: "gpu-pool, nothing moves"}, replay.Threshold{}, fixed}
 	for _, h := range r.headrooms {
 		if !(h >= 0 && h <= 1) {
-			return fmt.Errorf("--headroom: %v; allowed are 0 to 1", h)
+			return usage(fmt.Errorf("--headroom: %v; allowed are 0 to 1", h))
 		}
 		label := fmt.Sprintf("gpu-pool, headroom %.0f %%", 100*h)
 		policies = append(policies, replay.Planner{Label: label, Move: true, Headroom: h}, replay.Planner{Label: label + ", nothing moves", Headroom: h})
 	}
 	for _, t := range r.targets {
 		if !(t > 0 && t <= 1) {
-			return fmt.Errorf("--target: %v; allowed are shares over 0, at most 1", t)
+			return usage(fmt.Errorf("--target: %v; allowed are shares over 0, at most 1", t))
 		}
 		policies = append(policies, replay.NewTargetValue(t))
 	}
@@ -131,23 +131,23 @@ func (r replayed) options() (o replay.Options, err error) {
 	}
 	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart, "--notice": r.notice, "--forecast-ahead": r.ahead} {
 		if d < 0 || d > 24*time.Hour {
-			return o, fmt.Errorf("%s: %s; allowed are 0 to 24h", field, d)
+			return o, usage(fmt.Errorf("%s: %s; allowed are 0 to 24h", field, d))
 		}
 	}
 	if r.gangs < 0 || r.gangs > 1<<20 || r.most < 1 || r.most > 1<<12 || r.arrivals < time.Second || r.arrivals > 720*time.Hour {
-		return o, fmt.Errorf("--gangs, --gang-nodes and --gang-every: %d, %d and %s; allowed are 0 to %d, 1 to %d and 1s to 720h", r.gangs, r.most, r.arrivals, 1<<20, 1<<12)
+		return o, usage(fmt.Errorf("--gangs, --gang-nodes and --gang-every: %d, %d and %s; allowed are 0 to %d, 1 to %d and 1s to 720h", r.gangs, r.most, r.arrivals, 1<<20, 1<<12))
 	}
 	if !slices.Contains(replay.Models, r.model) {
-		return o, fmt.Errorf("--gang-model: %q; allowed are %q", r.model, replay.Models)
+		return o, usage(fmt.Errorf("--gang-model: %q; allowed are %q", r.model, replay.Models))
 	}
 	if r.longest < time.Second || r.longest > 365*24*time.Hour {
-		return o, fmt.Errorf("--gang-longest: %s; allowed are 1s to 8760h", r.longest)
+		return o, usage(fmt.Errorf("--gang-longest: %s; allowed are 1s to 8760h", r.longest))
 	}
 	if r.burst < 0 || r.burst > 1<<12 {
-		return o, fmt.Errorf("--gang-burst: %d; allowed are 0 (none) to %d", r.burst, 1<<12)
+		return o, usage(fmt.Errorf("--gang-burst: %d; allowed are 0 (none) to %d", r.burst, 1<<12))
 	}
 	if !(r.daily >= 0 && r.daily <= 1) {
-		return o, fmt.Errorf("--gang-daily: %v; allowed are 0 to 1", r.daily)
+		return o, usage(fmt.Errorf("--gang-daily: %v; allowed are 0 to 1", r.daily))
 	}
 	o = replay.Options{Seed: r.seed, Every: r.every, Checkpoint: r.checkpoint, Restart: r.restart, Notice: r.notice, Samples: 600}
 	names, smallest := []string{}, 1<<20
@@ -172,7 +172,7 @@ func (r replayed) options() (o replay.Options, err error) {
 	}
 	for name := range r.spot {
 		if !slices.Contains(names, name) {
-			return o, fmt.Errorf("--spot: pool %q; allowed are %q", name, names)
+			return o, usage(fmt.Errorf("--spot: pool %q; allowed are %q", name, names))
 		}
 	}
 	if r.trace != "" {

@@ -37,6 +37,8 @@ type Reading struct {
 	// Told is what nodes that are inspected tell of themselves, by name:
 	// attr.NAME, meta.NAME, and device.NAME of their GPUs.
 	Told map[string]map[string]string
+	// Drained is work that Nomad takes for finished and that is not.
+	Drained []Drained
 	// Faults are what could not be read and is done without.
 	Faults []string
 }
@@ -47,7 +49,7 @@ func (r Reading) Utilisation() float64 {
 }
 
 // Reader reads a cluster. One reading costs four calls, and one for each job
-// that has changed and waits or may be moved; its size grows with the nodes and
+// that has changed and waits or may be moved, or lost work to a drain; its size grows with the nodes and
 // what runs.
 type Reader struct {
 	// Inspect says at which places nodes are read in full, a call for each that
@@ -63,6 +65,8 @@ type Reader struct {
 	idle map[string]time.Time
 	// had is what the nodes of each place had when one was seen last.
 	had map[plan.Where]seen
+	// drained is when jobs with drained work were read.
+	drained map[string]time.Time
 	// inspected are the nodes read in full, by id, as of their newest index.
 	inspected map[string]*api.Node
 }
@@ -111,11 +115,12 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if err != nil {
 		return Reading{}, err
 	}
-	jobs, err := r.readJobs(ctx, evals, movable)
+	drained := r.drainedJobs(allocs, now)
+	jobs, err := r.readJobs(ctx, evals, slices.Concat(movable, drained))
 	if err != nil {
 		return Reading{}, err
 	}
-	waits, moves := map[string]*api.Job{}, map[string]*api.Job{}
+	waits, moves, lost := map[string]*api.Job{}, map[string]*api.Job{}, map[string]*api.Job{}
 	for _, e := range evals {
 		if e != nil {
 			waits[e.Namespace+"/"+e.JobID] = jobs[e.Namespace+"/"+e.JobID]
@@ -126,8 +131,12 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	}
 	known := newCatalogue(nodes, r.told, r.recall(now)...)
 	r.remember(now, known.seenNow())
+	for _, j := range drained {
+		lost[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
+	}
 	out := readingOf(evals, waits, allocs, nodes, known)
 	settle(out.Nodes, allocs, moves, known)
+	out.Drained = drainedOf(lost, allocs, known)
 	out.At, out.Faults = now, fault
 	if out.Told, err = r.inspect(ctx, nodes); err != nil {
 		return Reading{}, err

@@ -150,8 +150,8 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 	batch := job.Type != nil && *job.Type == api.JobTypeBatch
 	for _, a := range allocs {
 		live := !terminal(a) && a.DesiredStatus == api.AllocDesiredStatusRun
-		// What a batch job has finished need not run again, in this version of it.
-		if live || batch && a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun && !older(a, job) {
+		// What a batch job has finished, or Nomad takes for finished, does not run again in this version of it.
+		if live || batch && (a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun || lost(a)) && !older(a, job) {
 			w.Placed++
 			w.PlacedOn = append(w.PlacedOn, a.NodeName)
 		}

@@ -3,6 +3,9 @@
 package demand
 
 import (
+	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -58,35 +61,40 @@ func newUsage() Usage {
 	return Usage{Nodes: map[string]float64{}, Paid: map[string]float64{}, Peak: map[string]int{}, Used: map[Share]float64{}}
 }
 
-// UsageOf sums samples between two moments. Samples of a pool are in order of
-// time; one stands until the next, but no longer than gap: where nobody
-// looked, nothing is counted.
+// Spans gives each sample with the hours that it stands between two moments.
+// Samples of a pool are in order of time; one stands until the next, but no
+// longer than gap: where nobody looked, nothing is counted.
+func Spans(samples []Sample, from, to time.Time, gap time.Duration) iter.Seq2[Sample, float64] {
+	return func(yield func(Sample, float64) bool) {
+		last := map[string]Sample{}
+		give := func(s Sample, until time.Time) bool {
+			hours := overlap(s.At, earlier(until, s.At.Add(gap)), from, to).Hours()
+			return hours == 0 || yield(s, hours)
+		}
+		for _, s := range samples {
+			if before, ok := last[s.Pool]; ok && !give(before, s.At) {
+				return
+			}
+			last[s.Pool] = s
+		}
+		for _, pool := range slices.Sorted(maps.Keys(last)) {
+			if !give(last[pool], to) {
+				return
+			}
+		}
+	}
+}
+
+// UsageOf sums samples between two moments, as far as Spans counts them.
 func UsageOf(samples []Sample, from, to time.Time, gap time.Duration) Usage {
 	u := newUsage()
-	last := map[string]Sample{}
-	add := func(s Sample, until time.Time) {
-		if most := s.At.Add(gap); until.After(most) {
-			until = most
-		}
-		hours := overlap(s.At, until, from, to).Hours()
-		if hours == 0 {
-			return
-		}
+	for s, hours := range Spans(samples, from, to, gap) {
 		u.Nodes[s.Pool] += hours * float64(s.Nodes)
 		u.Paid[s.Pool] += hours * float64(s.GPUs)
 		u.Peak[s.Pool] = max(u.Peak[s.Pool], s.Nodes)
 		for _, h := range s.Used {
 			u.Used[Share{s.Pool, h.Namespace, h.Job}] += hours * h.All()
 		}
-	}
-	for _, s := range samples {
-		if before, ok := last[s.Pool]; ok {
-			add(before, s.At)
-		}
-		last[s.Pool] = s
-	}
-	for _, s := range last {
-		add(s, to)
 	}
 	return u
 }
@@ -135,8 +143,12 @@ func overlap(begin, end, from, to time.Time) time.Duration {
 	if begin.Before(from) {
 		begin = from
 	}
-	if end.After(to) {
-		end = to
+	return max(earlier(end, to).Sub(begin), 0)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
 	}
-	return max(end.Sub(begin), 0)
+	return b
 }

@@ -126,18 +126,22 @@ func (p *planner) serve(w Work) Waiting {
 	if still == 0 {
 		p.hold(held, w)
 		p.retire()
-		return Waiting{Work: w, Reason: onTheWay(held, w), Ready: ready(held)}
+		cause, starting := Placing, coming(held)
+		if len(starting) > 0 {
+			cause = Starting
+		}
+		return Waiting{Work: w, Reason: onTheWay(w, starting, p.in.Pools), Cause: cause, Coming: starting, Ready: ready(held)}
 	}
 	if reason, wait := p.defers(w); wait {
-		return Waiting{Work: w, Reason: reason}
+		return Waiting{Work: w, Reason: reason, Cause: Deferred}
 	}
 	buys, left := p.buy(w, still)
 	if left > 0 && (w.Gang || len(buys) == 0) {
-		reason, never := p.refuse(w, still, left, len(held))
+		reason, cause, never := p.refuse(w, still, left, len(held))
 		if never && w.Gang {
 			reason += wasted(w, len(p.candidates(w)) > 0)
 		}
-		waiting := Waiting{Work: w, Reason: reason, Unsatisfiable: never}
+		waiting := Waiting{Work: w, Reason: reason, Cause: cause, Unsatisfiable: never}
 		if !w.Gang {
 			waiting.Ready = ready(held)
 			p.hold(held, w)
@@ -161,7 +165,11 @@ func (p *planner) serve(w Work) Waiting {
 	for _, b := range buys {
 		p.open(b, w)
 	}
-	return Waiting{Work: w, Buys: bought, Ready: ready(held), Reason: fmt.Sprintf("%s; %s", placed(w), describe(bought, p.in.Pools))}
+	reason, starting := fmt.Sprintf("%s; nodes are bought: %s", placed(w), describe(bought, p.in.Pools)), coming(held)
+	if len(starting) > 0 {
+		reason += "; on their way: " + describe(starting, p.in.Pools)
+	}
+	return Waiting{Work: w, Cause: Buying, Buys: bought, Coming: starting, Ready: ready(held), Reason: reason}
 }
 
 func (p *planner) hold(held []*place, w Work) {
@@ -250,10 +258,10 @@ func (w Work) runsOn(lifecycle string) bool {
 	return !(w.Spot == Never && lifecycle == Spot) && !(w.Spot == Only && lifecycle != Spot)
 }
 
-// refuse says why nothing is bought, and whether that can ever change by
+// refuse says why nothing is bought, and whether that can never change by
 // itself: a work is unsatisfiable where all nodes that there are and all that
 // could be bought do not hold it.
-func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
+func (p *planner) refuse(w Work, still, left, held int) (reason string, cause Cause, never bool) {
 	candidates := p.candidates(w)
 	most := held + w.Placed
 	for _, pool := range candidates {
@@ -262,23 +270,19 @@ func (p *planner) refuse(w Work, still, left, held int) (string, bool) {
 	busy := p.busyFor(w)
 	switch {
 	case len(candidates) == 0 && busy+held+w.Placed < w.Count:
-		reason := fmt.Sprintf("no pool has nodes for it: %d allocations of %s each", w.Count, w.Request)
-		return reason + p.nobody(w), true
+		reason = fmt.Sprintf("no pool has nodes for it: %d allocations of %s each", w.Count, w.Request)
+		return reason + p.nobody(w), Unsatisfiable, true
 	case most+busy < w.Count:
-		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, w.Request, most), true
+		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, w.Request, most), Unsatisfiable, true
 	}
 	if why := p.overBudget(w, candidates); why != "" {
-		return why, true
-	}
-	room := 0
-	for _, pool := range candidates {
-		room += w.each(pool.Shape) * p.room(pool)
+		return why, Broke, true
 	}
 	what := "the pools' maximum leaves"
-	if room >= still {
+	if cause = p.short(w, still); cause == Broke {
 		what = "the budget leaves"
 	}
-	return fmt.Sprintf("%s; nodes for %d more allocations are needed than %s now", placed(w), left, what), false
+	return fmt.Sprintf("%s; nodes for %d more allocations are needed than %s now", placed(w), left, what), cause, false
 }
 
 // wasted says what a gang that can never be whole does to others: Nomad places
@@ -303,15 +307,9 @@ func (p *planner) why(w Work, nodes, missing int) string {
 
 func placed(w Work) string { return fmt.Sprintf("%d of %d placed", w.Placed, w.Count) }
 
-func onTheWay(held []*place, w Work) string {
-	starting := 0
-	for _, n := range held {
-		if n.Starting {
-			starting++
-		}
-	}
-	if starting > 0 {
-		return fmt.Sprintf("%s; %d nodes are on their way", placed(w), starting)
+func onTheWay(w Work, starting map[string]int, pools []Pool) string {
+	if len(starting) > 0 {
+		return fmt.Sprintf("%s; nodes are on their way: %s", placed(w), describe(starting, pools))
 	}
 	return fmt.Sprintf("%s; the nodes for the rest are ready, Nomad places it next", placed(w))
 }
@@ -326,14 +324,18 @@ func ready(held []*place) (pools []string) {
 	return pools
 }
 
-func describe(bought map[string]int, pools []Pool) string {
+// describe says how many nodes of which pools; those of none come last.
+func describe(nodes map[string]int, pools []Pool) string {
 	var parts []string
 	for _, pool := range pools {
-		if n := bought[pool.Name]; n > 0 {
+		if n := nodes[pool.Name]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d of pool %s", n, pool.Name))
 		}
 	}
-	return "nodes are bought: " + strings.Join(parts, ", ")
+	if n := nodes[""]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d of no pool", n))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func boolCompare(a, b bool) int {

@@ -52,7 +52,7 @@ func TestPlans(t *testing.T) {
 		"nothing waits":                                {nil, []Node{od}, 0, 1, "", false},
 		"a gang gets what it lacks, spot first":        {[]Work{placed}, []Node{busy(od)}, 3, 1, "1 of 4 placed; nodes are bought: 3 of pool spot", false},
 		"free nodes are used before new ones":          {[]Work{gang(4, 0)}, []Node{od}, 3, 1, "nodes are bought: 3 of pool spot", false},
-		"nodes on their way count":                     {[]Work{placed}, []Node{busy(od), starting("s1"), starting("s2"), starting("s3")}, 3, 1, "3 nodes are on their way", false},
+		"nodes on their way count":                     {[]Work{placed}, []Node{busy(od), starting("s1"), starting("s2"), starting("s3")}, 3, 1, "nodes are on their way: 3 of pool spot", false},
 		"a gang over both pools":                       {[]Work{gang(10, 0)}, []Node{od}, 8, 2, "8 of pool spot, 1 of pool on-demand", false},
 		"a gang larger than all pools buys nothing":    {[]Work{gang(11, 0)}, []Node{od}, 0, 1, "all pools at their maximum hold 10", true},
 		"a gang that must wait its turn buys nothing":  {[]Work{gang(10, 0)}, []Node{busy(od), busy(node("spot", "s1"))}, 1, 1, "nodes for 2 more allocations are needed than the pools' maximum leaves now", false},

@@ -212,10 +212,13 @@ type Rate struct {
 type Waiting struct {
 	Work   Work
 	Reason string
+	// Cause is the kind of reason.
+	Cause Cause
 	// Unsatisfiable: no pool could ever take it.
 	Unsatisfiable bool
-	// Buys is how many nodes are bought for it, by pool.
-	Buys map[string]int
+	// Buys is how many nodes are bought for it, Coming how many that are bought
+	// already start, by pool.
+	Buys, Coming map[string]int
 	// Ready are the pools whose ready nodes are held for it: Nomad alone has yet to place it.
 	Ready []string
 	// Misfits are the pools whose nodes are now seen not to serve it, and why.

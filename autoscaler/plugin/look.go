@@ -221,7 +221,7 @@ func planAround(in plan.Input, resting map[string]string) plan.Output {
 	}
 	for i := range out.Waiting {
 		if w := &out.Waiting[i]; w.Unsatisfiable && ever[w.Work.Name()] {
-			w.Unsatisfiable = false
+			w.Unsatisfiable, w.Cause = false, plan.Resting
 			w.Reason = w.Work.Explain(strings.Join(reasons, "; "))
 		}
 	}

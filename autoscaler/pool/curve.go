@@ -84,18 +84,11 @@ func (c *Curve) Rates(now time.Time) ([]plan.Rate, error) {
 	if c == nil {
 		return nil, nil
 	}
-	var hours []hour
-	hasCarbon := c.Carbon != nil
-	if c.File == "" {
-		hours = c.daily(now)
-	} else {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return nil, fmt.Errorf("curve.file: %w", err)
-		}
-		defer f.Close()
-		if hours, hasCarbon, err = readCurve(f); err != nil {
-			return nil, fmt.Errorf("curve.file: %s: %w", c.File, err)
+	hours, hasCarbon := c.daily(now), c.Carbon != nil
+	if c.File != "" {
+		var err error
+		if hours, hasCarbon, err = c.read(); err != nil {
+			return nil, err
 		}
 	}
 	weight := 0.0
@@ -106,6 +99,19 @@ func (c *Curve) Rates(now time.Time) ([]plan.Rate, error) {
 		}
 	}
 	return weigh(hours, weight), nil
+}
+
+// read reads the curve's file.
+func (c *Curve) read() (hours []hour, hasCarbon bool, err error) {
+	f, err := os.Open(c.File)
+	if err != nil {
+		return nil, false, fmt.Errorf("curve.file: %w", err)
+	}
+	defer f.Close()
+	if hours, hasCarbon, err = readCurve(f); err != nil {
+		return nil, false, fmt.Errorf("curve.file: %s: %w", c.File, err)
+	}
+	return hours, hasCarbon, nil
 }
 
 func (c *Curve) daily(now time.Time) (hours []hour) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,6 +50,8 @@ type Definition struct {
 	Penalty     *float64     `hcl:"interruption_penalty,optional"`
 	Billing     *Billing     `hcl:"billing,block"`
 	Maintenance *Maintenance `hcl:"maintenance,block"`
+	Power       *Power       `hcl:"power,block"`
+	Fixed       *Fixed       `hcl:"fixed,block"`
 	// Period is how often the maker of machines is asked what there is.
 	Period  string   `hcl:"period,optional"`
 	Local   *Local   `hcl:"local,block"`
@@ -104,7 +107,11 @@ func New(d *Definition, client *api.Client, logger hclog.Logger) (Pool, error) {
 // ReadFile reads and checks a pools file. Errors name the file and line, or the field.
 func ReadFile(path string) (*File, error) {
 	var f File
-	if err := hclsimple.DecodeFile(path, nil, &f); err != nil {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("pools file: %w", err)
+	}
+	if err := hclsimple.Decode(path, data, nil, &f); err != nil {
 		return nil, fmt.Errorf("pools file: %w", err)
 	}
 	var errs []error
@@ -180,6 +187,7 @@ func (p *Definition) validate() error {
 	}
 	errs = append(errs, p.Billing.validate(p.Name)...)
 	errs = append(errs, p.Maintenance.validate(p.Name, p.Kind)...)
+	errs = append(errs, p.validateOwnership()...)
 	errs = append(errs, p.validateMaker()...)
 	return errors.Join(errs...)
 }
