@@ -40,6 +40,7 @@ func (v view) look(ctx context.Context) (demand.Reading, plan.Output, error) {
 	if err != nil {
 		return demand.Reading{}, plan.Output{}, err
 	}
+	l.ReadAll()
 	return l.Look(ctx, "", 0)
 }
 

@@ -5,10 +5,10 @@
 package demand
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -37,6 +37,8 @@ type Reading struct {
 	// Told is what nodes that are inspected tell of themselves, by name:
 	// attr.NAME, meta.NAME, and device.NAME of their GPUs.
 	Told map[string]map[string]string
+	// Unread is how many jobs that wait are left for the next readings.
+	Unread int
 	// Faults are what could not be read and is done without.
 	Faults []string
 }
@@ -47,12 +49,16 @@ func (r Reading) Utilisation() float64 {
 }
 
 // Reader reads a cluster. One reading costs four calls, and one for each job
-// that has changed and waits or may be moved; its size grows with the nodes and
-// what runs.
+// that has changed and waits or may be moved, MostJobs of them at most; its
+// size grows with the nodes and what runs. Nomad 1.6 has no call that tells
+// what several jobs ask for: lists of jobs and evaluations leave the groups out.
 type Reader struct {
 	// Inspect says at which places nodes are read in full, a call for each that
 	// is new or changed; nil: none.
 	Inspect func(plan.Where) bool
+	// MostJobs bounds how many jobs one reading reads; the next ones read the
+	// rest. 0: none are left.
+	MostJobs int
 
 	client *api.Client
 	told   []Offer
@@ -68,11 +74,14 @@ type Reader struct {
 // jobCalls is how many jobs are read at once.
 const jobCalls = 8
 
+// mostJobs is what a reading reads at most: some tenths of a second's work for a server.
+const mostJobs = 1000
+
 // NewReader reads the region of a client, all its namespaces. The token needs
 // read-job on them, and node:read. Offers tell what the nodes of pools have
 // that have no node yet.
 func NewReader(client *api.Client, told ...Offer) *Reader {
-	return &Reader{client: client, told: told, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}}
+	return &Reader{client: client, MostJobs: mostJobs, told: told, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}}
 }
 
 // Read looks at the cluster now.
@@ -98,7 +107,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if err != nil {
 		return Reading{}, err
 	}
-	jobs, err := r.readJobs(ctx, evals, movable)
+	jobs, unread, err := r.readJobs(ctx, evals, movable)
 	if err != nil {
 		return Reading{}, err
 	}
@@ -114,11 +123,14 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	known := newCatalogue(nodes, r.told)
 	out := readingOf(evals, waits, allocs, nodes, known)
 	settle(out.Nodes, allocs, moves, known)
-	out.At, out.Faults = now, fault
+	out.At, out.Faults, out.Unread = now, fault, unread
+	if unread > 0 {
+		out.Faults = append(out.Faults, fmt.Sprintf("%d jobs that wait are not read yet: the next readings do, in order of priority", unread))
+	}
 	if out.Told, err = r.inspect(ctx, nodes); err != nil {
 		return Reading{}, err
 	}
-	r.noteIdle(now, out.Nodes)
+	r.noteIdle(now, out)
 	return out, nil
 }
 
@@ -148,69 +160,111 @@ func (r *Reader) movable(ctx context.Context) (jobs []*api.JobListStub, faults [
 	return slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return j == nil || j.ID == "" || j.Status == "dead" }), nil, nil
 }
 
+// wanted is a job to be read.
+type wanted struct {
+	namespace, id string
+	index         uint64 // newest that is known of it
+	waits         bool
+	priority      int
+}
+
+func (w wanted) key() string { return w.namespace + "/" + w.id }
+
 // readJobs reads the jobs that have an open evaluation or may be moved: those
-// not known from an earlier reading, or changed since.
-func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable []*api.JobListStub) (map[string]*api.Job, error) {
-	type wanted struct {
-		namespace, id string
-		index         uint64 // of the job, newest of its evaluations
-	}
+// not known from an earlier reading, or changed since. Unread is how many that
+// wait are left out.
+func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable []*api.JobListStub) (jobs map[string]*api.Job, unread int, err error) {
 	want := map[string]wanted{}
 	for _, e := range evals {
 		if e == nil || e.JobID == "" {
 			continue
 		}
-		key := e.Namespace + "/" + e.JobID
-		want[key] = wanted{e.Namespace, e.JobID, max(want[key].index, e.JobModifyIndex)}
+		w := wanted{e.Namespace, e.JobID, e.JobModifyIndex, true, e.Priority}
+		w.index = max(w.index, want[w.key()].index)
+		want[w.key()] = w
 	}
 	for _, j := range movable {
-		key := j.Namespace + "/" + j.ID
-		want[key] = wanted{j.Namespace, j.ID, max(want[key].index, j.JobModifyIndex)}
+		w := wanted{j.Namespace, j.ID, j.JobModifyIndex, false, j.Priority}
+		if known, ok := want[w.key()]; ok {
+			w.waits, w.index = known.waits, max(known.index, w.index)
+		}
+		want[w.key()] = w
 	}
-	jobs := make(map[string]*api.Job, len(want))
+	jobs = make(map[string]*api.Job, len(want))
+	var lacking []wanted
+	for key, w := range want {
+		if known := r.jobs[key]; known != nil && known.JobModifyIndex != nil && *known.JobModifyIndex >= w.index {
+			jobs[key] = known
+			continue
+		}
+		lacking = append(lacking, w)
+	}
+	// What was counted on comes first, then what waits, by priority.
+	first := func(yes bool) int {
+		if yes {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(lacking, func(a, b wanted) int {
+		return cmp.Or(cmp.Compare(first(r.jobs[a.key()] != nil), first(r.jobs[b.key()] != nil)), cmp.Compare(first(a.waits), first(b.waits)),
+			cmp.Compare(b.priority, a.priority), cmp.Compare(a.key(), b.key()))
+	})
+	if r.MostJobs > 0 && len(lacking) > r.MostJobs {
+		for _, w := range lacking[r.MostJobs:] {
+			if w.waits {
+				unread++
+			}
+		}
+		lacking = lacking[:r.MostJobs]
+	}
 	var mu sync.Mutex
 	calls, ctx := errgroup.WithContext(ctx)
 	calls.SetLimit(jobCalls)
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		w := want[key]
-		if known := r.jobs[key]; known != nil && known.JobModifyIndex != nil && *known.JobModifyIndex >= w.index {
-			mu.Lock()
-			jobs[key] = known
-			mu.Unlock()
-			continue
-		}
+	for _, w := range lacking {
 		calls.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return fmt.Errorf("read job %s: %w", key, err)
-			}
-			job, _, err := r.client.Jobs().Info(w.id, (&api.QueryOptions{Namespace: w.namespace}).WithContext(ctx))
-			var answer api.UnexpectedResponseError
-			if errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound {
-				return nil // it was purged after its evaluation was listed
-			}
-			if err != nil {
-				return fmt.Errorf("read job %s: %w", key, rights.Explain(err, rights.ReadJobs))
+			job, err := r.readJob(ctx, w)
+			if job == nil {
+				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			jobs[key] = job
+			jobs[w.key()] = job
 			return nil
 		})
 	}
-	err := calls.Wait()
+	err = calls.Wait()
 	r.jobs = jobs // also what was read before an error: the next reading goes on from there
-	return jobs, err
+	return jobs, unread, err
 }
 
-func (r *Reader) noteIdle(now time.Time, nodes []plan.Node) {
+// readJob reads a job; nil: it was purged after it was listed.
+func (r *Reader) readJob(ctx context.Context, w wanted) (*api.Job, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read job %s: %w", w.key(), err)
+	}
+	job, _, err := r.client.Jobs().Info(w.id, (&api.QueryOptions{Namespace: w.namespace}).WithContext(ctx))
+	var answer api.UnexpectedResponseError
+	if errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read job %s: %w", w.key(), rights.Explain(err, rights.ReadJobs))
+	}
+	return job, nil
+}
+
+// noteIdle notes since when nodes are without work. That begins once all that
+// waits is known: a node may be there for work that is not read yet.
+func (r *Reader) noteIdle(now time.Time, out Reading) {
 	idle := map[string]time.Time{}
-	for i := range nodes {
-		n := &nodes[i]
+	for i := range out.Nodes {
+		n := &out.Nodes[i]
 		if n.Busy {
 			continue
 		}
 		since, known := r.idle[n.Name]
-		if !known {
+		if !known || out.Unread > 0 {
 			since = now
 		}
 		idle[n.Name], n.IdleSince = since, since
