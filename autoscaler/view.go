@@ -53,6 +53,7 @@ func (v view) lookout() (*plugin.Lookout, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.ReadAll()
 	return l, v.checkPools(l.File)
 }
 

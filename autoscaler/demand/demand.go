@@ -8,14 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/rights"
@@ -39,6 +37,8 @@ type Reading struct {
 	Told map[string]map[string]string
 	// Drained is work that Nomad takes for finished and that is not.
 	Drained []Drained
+	// Unread is how many jobs that wait are left for the next readings.
+	Unread int
 	// Faults are what could not be read and is done without.
 	Faults []string
 }
@@ -49,12 +49,17 @@ func (r Reading) Utilisation() float64 {
 }
 
 // Reader reads a cluster. One reading costs four calls, and one for each job
-// that has changed and waits or may be moved, or lost work to a drain; its size grows with the nodes and
-// what runs.
+// that has changed and waits or may be moved, or lost work to a drain, MostJobs
+// of them at most; its size grows with the nodes and what runs. Nomad 1.6 has no
+// call that tells what several jobs ask for: lists of jobs and evaluations leave
+// the groups out.
 type Reader struct {
 	// Inspect says at which places nodes are read in full, a call for each that
 	// is new or changed; nil: none.
 	Inspect func(plan.Where) bool
+	// MostJobs bounds how many jobs one reading reads; the next ones read the
+	// rest. 0: none are left.
+	MostJobs int
 
 	client *api.Client
 	told   []Offer
@@ -85,11 +90,14 @@ type seen struct {
 // jobCalls is how many jobs are read at once.
 const jobCalls = 8
 
+// mostJobs is what a reading reads at most: some tenths of a second's work for a server.
+const mostJobs = 1000
+
 // NewReader reads the region of a client, all its namespaces. The token needs
 // read-job on them, and node:read. Offers tell what the nodes of pools have
 // that have no node yet.
 func NewReader(client *api.Client, told ...Offer) *Reader {
-	return &Reader{client: client, told: told, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}, had: map[plan.Where]seen{}}
+	return &Reader{client: client, MostJobs: mostJobs, told: told, jobs: map[string]*api.Job{}, idle: map[string]time.Time{}, had: map[plan.Where]seen{}}
 }
 
 // Read looks at the cluster now.
@@ -116,7 +124,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 		return Reading{}, err
 	}
 	drained := r.drainedJobs(allocs, now)
-	jobs, err := r.readJobs(ctx, evals, slices.Concat(movable, drained))
+	jobs, unread, err := r.readJobs(ctx, evals, slices.Concat(movable, drained))
 	if err != nil {
 		return Reading{}, err
 	}
@@ -137,11 +145,14 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	out := readingOf(evals, waits, allocs, nodes, known)
 	settle(out.Nodes, allocs, moves, known)
 	out.Drained = drainedOf(lost, allocs, known)
-	out.At, out.Faults = now, fault
+	out.At, out.Faults, out.Unread = now, fault, unread
+	if unread > 0 {
+		out.Faults = append(out.Faults, fmt.Sprintf("%d jobs that wait are not read yet: the next readings do, in order of priority", unread))
+	}
 	if out.Told, err = r.inspect(ctx, nodes); err != nil {
 		return Reading{}, err
 	}
-	r.noteIdle(now, out.Nodes)
+	r.noteIdle(now, out)
 	return out, nil
 }
 
@@ -171,60 +182,6 @@ func (r *Reader) movable(ctx context.Context) (jobs []*api.JobListStub, faults [
 	return slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return j == nil || j.ID == "" || j.Status == "dead" }), nil, nil
 }
 
-// readJobs reads the jobs that have an open evaluation or may be moved: those
-// not known from an earlier reading, or changed since.
-func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable []*api.JobListStub) (map[string]*api.Job, error) {
-	type wanted struct {
-		namespace, id string
-		index         uint64 // of the job, newest of its evaluations
-	}
-	want := map[string]wanted{}
-	for _, e := range evals {
-		if e == nil || e.JobID == "" {
-			continue
-		}
-		key := e.Namespace + "/" + e.JobID
-		want[key] = wanted{e.Namespace, e.JobID, max(want[key].index, e.JobModifyIndex)}
-	}
-	for _, j := range movable {
-		key := j.Namespace + "/" + j.ID
-		want[key] = wanted{j.Namespace, j.ID, max(want[key].index, j.JobModifyIndex)}
-	}
-	jobs := make(map[string]*api.Job, len(want))
-	var mu sync.Mutex
-	calls, ctx := errgroup.WithContext(ctx)
-	calls.SetLimit(jobCalls)
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		w := want[key]
-		if known := r.jobs[key]; known != nil && known.JobModifyIndex != nil && *known.JobModifyIndex >= w.index {
-			mu.Lock()
-			jobs[key] = known
-			mu.Unlock()
-			continue
-		}
-		calls.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return fmt.Errorf("read job %s: %w", key, err)
-			}
-			job, _, err := r.client.Jobs().Info(w.id, (&api.QueryOptions{Namespace: w.namespace}).WithContext(ctx))
-			var answer api.UnexpectedResponseError
-			if errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound {
-				return nil // it was purged after its evaluation was listed
-			}
-			if err != nil {
-				return fmt.Errorf("read job %s: %w", key, rights.Explain(err, rights.ReadJobs))
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			jobs[key] = job
-			return nil
-		})
-	}
-	err := calls.Wait()
-	r.jobs = jobs // also what was read before an error: the next reading goes on from there
-	return jobs, err
-}
-
 // recall gives what nodes had that were seen lately.
 func (r *Reader) recall(now time.Time) (all []Offer) {
 	for place, s := range r.had {
@@ -247,15 +204,17 @@ func (r *Reader) remember(now time.Time, devices []Offer) {
 	}
 }
 
-func (r *Reader) noteIdle(now time.Time, nodes []plan.Node) {
+// noteIdle notes since when nodes are without work. That begins once all that
+// waits is known: a node may be there for work that is not read yet.
+func (r *Reader) noteIdle(now time.Time, out Reading) {
 	idle := map[string]time.Time{}
-	for i := range nodes {
-		n := &nodes[i]
+	for i := range out.Nodes {
+		n := &out.Nodes[i]
 		if n.Busy {
 			continue
 		}
 		since, known := r.idle[n.Name]
-		if !known {
+		if !known || out.Unread > 0 {
 			since = now
 		}
 		idle[n.Name], n.IdleSince = since, since

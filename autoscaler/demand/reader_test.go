@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 type standIn struct {
 	mu     sync.Mutex
 	calls  []string
+	sent   int               // bytes of the answers
 	answer map[string][]byte // by path
 	status map[string]int    // of paths that are refused
 }
@@ -42,6 +44,7 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "job not found")
 		return
 	}
+	s.sent += len(body)
 	w.Write(body)
 }
 
@@ -61,7 +64,7 @@ func (s *standIn) set(t testing.TB, path string, v any) {
 func (s *standIn) taken() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer func() { s.calls = nil }()
+	defer func() { s.calls, s.sent = nil, 0 }()
 	return s.calls
 }
 
@@ -125,6 +128,64 @@ func TestAReadingCostsFourCallsAndOneForEachJobThatIsNewOrChanged(t *testing.T) 
 	_, err = r.Read(t.Context(), time.Unix(103, 0))
 	must.NoError(t, err)
 	must.MapLen(t, 1, r.jobs, must.Sprint("a job that waits no more is forgotten"))
+}
+
+func TestAReadingReadsSoManyJobsAndTheNextOnesTheRest(t *testing.T) {
+	s, r := newStandIn(t)
+	r.MostJobs = 4
+	var evals []*api.Evaluation
+	for i := range 10 {
+		id := fmt.Sprint("j", i)
+		e := waitingEval("default", id, 5)
+		e.Priority = 50 + i
+		evals = append(evals, e)
+		s.set(t, "/v1/job/"+id, jobOf("default", id, 5))
+	}
+	goes := jobOf("default", "goes", 7)
+	goes.Meta = map[string]string{"gpu.move": "yes"}
+	s.set(t, "/v1/job/goes", goes)
+	s.set(t, "/v1/jobs", []*api.JobListStub{{ID: "goes", Namespace: "default", JobModifyIndex: 7, Status: "running", Priority: 100}})
+	s.set(t, "/v1/evaluations", evals)
+	s.set(t, "/v1/nodes", []*api.NodeListStub{{ID: "n1", Name: "node-1", Status: "ready"}, {ID: "n2", Name: "node-2", Status: "ready"}})
+	s.set(t, "/v1/allocations", []*api.AllocationListStub{func() *api.AllocationListStub {
+		a := alloc("running", "run", 3)
+		a.JobID = "goes"
+		return a
+	}()})
+	jobs := func(got Reading) (all []string) {
+		for _, w := range got.Work {
+			all = append(all, w.Job)
+		}
+		slices.Sort(all)
+		return all
+	}
+	got, err := r.Read(t.Context(), time.Unix(100, 0))
+	must.NoError(t, err)
+	must.Len(t, 4+4, s.taken())
+	must.Eq(t, []string{"j6", "j7", "j8", "j9"}, jobs(got), must.Sprint("by priority"))
+	must.Eq(t, 6, got.Unread)
+	must.StrContains(t, strings.Join(got.Faults, "\n"), "6 jobs that wait are not read yet")
+	must.False(t, got.Nodes[0].Tenants[0].Movable, must.Sprint("what may be moved comes after what waits"))
+
+	// One that was read changes: it stays in the plan.
+	evals[9].JobModifyIndex = 6
+	s.set(t, "/v1/evaluations", evals)
+	s.set(t, "/v1/job/j9", jobOf("default", "j9", 6))
+	got, err = r.Read(t.Context(), time.Unix(200, 0))
+	must.NoError(t, err)
+	must.Len(t, 4+4, s.taken())
+	must.Eq(t, []string{"j3", "j4", "j5", "j6", "j7", "j8", "j9"}, jobs(got))
+	must.Eq(t, 3, got.Unread)
+	must.Eq(t, 200, got.Nodes[1].IdleSince.Unix(), must.Sprint("it may be there for work that is not read yet"))
+
+	got, err = r.Read(t.Context(), time.Unix(300, 0))
+	must.NoError(t, err)
+	must.Len(t, 4+4, s.taken())
+	must.Len(t, 10, jobs(got))
+	must.Eq(t, 0, got.Unread)
+	must.SliceEmpty(t, got.Faults)
+	must.True(t, got.Nodes[0].Tenants[0].Movable)
+	must.Eq(t, 200, got.Nodes[1].IdleSince.Unix())
 }
 
 func TestATenantIsMovableWhereItsJobsMetaSaysSo(t *testing.T) {
@@ -322,38 +383,60 @@ func crowd(b *testing.B, jobs, nodes int) (*standIn, *Reader) {
 	return s, r
 }
 
-// BenchmarkReading tells calls and memory of one reading, the first and those
-// that follow it, of 10,000 waiting jobs and 2,000 nodes.
+// BenchmarkReading tells calls, bytes and memory of a reading of 10,000 waiting
+// jobs and 2,000 nodes: the first, all that it takes until every job is read,
+// one that reads all of them at once as the commands do, and one that follows.
 func BenchmarkReading(b *testing.B) {
 	const jobs, nodes = 10_000, 2_000
-	b.Run("first", func(b *testing.B) {
-		s, r := crowd(b, jobs, nodes)
+	read := func(b *testing.B, r *Reader) Reading {
+		got, err := r.Read(b.Context(), time.Unix(100, 0))
+		if err != nil || len(got.Work)+got.Unread != jobs {
+			b.Fatal(len(got.Work), got.Unread, err)
+		}
+		return got
+	}
+	measure := func(b *testing.B, s *standIn, most int, once func()) {
+		var calls, bytes int
 		b.ReportAllocs()
 		for b.Loop() {
-			r.jobs = map[string]*api.Job{}
 			s.taken()
-			if got, err := r.Read(b.Context(), time.Unix(100, 0)); err != nil || len(got.Work) != jobs {
-				b.Fatal(len(got.Work), err)
-			}
+			once()
+			calls, bytes = len(s.calls), s.sent
 		}
-		b.ReportMetric(float64(len(s.taken())), "calls/reading")
+		b.ReportMetric(float64(calls), "calls")
+		b.ReportMetric(float64(bytes)/1e6, "MB-answered")
+		if calls > most {
+			b.Fatal(calls, "calls; allowed are", most)
+		}
+	}
+	b.Run("first", func(b *testing.B) {
+		s, r := crowd(b, jobs, nodes)
+		measure(b, s, 4+mostJobs, func() {
+			r.jobs = map[string]*api.Job{}
+			read(b, r)
+		})
+	})
+	b.Run("until all is read", func(b *testing.B) {
+		s, r := crowd(b, jobs, nodes)
+		measure(b, s, jobs+4*jobs/mostJobs, func() {
+			r.jobs = map[string]*api.Job{}
+			for read(b, r).Unread > 0 {
+			}
+		})
+	})
+	b.Run("all at once", func(b *testing.B) {
+		s, r := crowd(b, jobs, nodes)
+		r.MostJobs = 0
+		measure(b, s, 4+jobs, func() {
+			r.jobs = map[string]*api.Job{}
+			read(b, r)
+		})
 	})
 	b.Run("following", func(b *testing.B) {
 		s, r := crowd(b, jobs, nodes)
-		_, err := r.Read(b.Context(), time.Unix(100, 0))
-		must.NoError(b, err)
-		b.ReportAllocs()
-		for b.Loop() {
-			s.taken()
-			if got, err := r.Read(b.Context(), time.Unix(101, 0)); err != nil || len(got.Work) != jobs {
-				b.Fatal(len(got.Work), err)
-			}
+		for read(b, r).Unread > 0 {
 		}
-		calls := s.taken()
-		b.ReportMetric(float64(len(calls)), "calls/reading")
-		if len(calls) != 4 {
-			b.Fatal(strings.Join(calls, "\n"))
-		}
+		measure(b, s, 4, func() { read(b, r) })
 		var m runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&m)

@@ -119,6 +119,10 @@ func offers(file *pool.File) (all []demand.Offer) {
 	return all
 }
 
+// ReadAll lets each look read all jobs that wait at once, however many: a
+// command looks only once.
+func (l *Lookout) ReadAll() { l.reader.MostJobs = 0 }
+
 // Look returns what there is and the plan for it. For the pool named, count is
 // how many nodes its target counts: those that Nomad does not know yet are on
 // their way. An empty name asks for no pool in particular.

@@ -57,6 +57,21 @@ type Gangs struct {
 	Longest    time.Duration
 }
 
+// String says what is generated.
+func (g Gangs) String() string {
+	model, when := g.Model, fmt.Sprintf("one each %s on average", g.Every)
+	if model == "" {
+		model = Models[0]
+	}
+	switch {
+	case g.Burst > 0:
+		when = fmt.Sprintf("%d each day at 09:00", g.Burst)
+	case g.Daily > 0:
+		when += fmt.Sprintf(", which swings by %.0f %% over a day", 100*g.Daily)
+	}
+	return fmt.Sprintf("%d gangs of the model %s, of up to %d nodes and %s, %s", g.Count, model, g.Most, g.Longest, when)
+}
+
 // Generate makes gangs, the same ones for a seed.
 func Generate(g Gangs, seed uint64) Trace {
 	rng := rand.New(rand.NewPCG(seed, 0x67616e67))
@@ -64,7 +79,7 @@ func Generate(g Gangs, seed uint64) Trace {
 	if g.Model == Lublin {
 		draw = lublin
 	}
-	var t Trace
+	t := Trace{Name: g.String()}
 	var at time.Duration
 	for i := range g.Count {
 		if g.Burst > 0 {

@@ -3,36 +3,47 @@
 package replay
 
 import (
-	"bytes"
-	_ "embed"
 	"fmt"
-	"html/template"
-	"image/color"
 	"io"
 	"runtime"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"golang.org/x/sync/errgroup"
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Report is all policies over one trace.
 type Report struct {
+	Trace   string    `json:"trace"`
 	Tasks   int       `json:"tasks"`
 	Skipped int       `json:"tasks_skipped"`
 	Seed    uint64    `json:"seed"`
+	Pools   []Had     `json:"pools"`
 	Bounds  Bounds    `json:"bounds"`
 	Results []*Result `json:"policies"`
 }
 
+// Had is a pool that the policies had.
+type Had struct {
+	Pool      string  `json:"pool"`
+	Lifecycle string  `json:"lifecycle"`
+	Price     float64 `json:"price"` // of a node and hour
+	GPUs      int     `json:"gpus"`  // of a node
+	Max       int     `json:"max_nodes"`
+	// Spot is where its availability is from; empty: its maximum can always be had.
+	Spot string `json:"availability,omitempty"`
+}
+
 // Compare replays the trace under each policy, several at a time: they share nothing that changes.
 func Compare(o Options, policies []Policy) (*Report, error) {
-	r := &Report{Tasks: len(o.Trace.Tasks), Skipped: o.Trace.Skipped, Seed: o.Seed}
+	r := &Report{Trace: o.Trace.Name, Tasks: len(o.Trace.Tasks), Skipped: o.Trace.Skipped, Seed: o.Seed}
+	for _, p := range o.Pools {
+		h := Had{Pool: p.Name, Lifecycle: p.Lifecycle, Price: p.Price, GPUs: p.Shape.GPUs, Max: p.Max}
+		if p.Spot != nil {
+			h.Spot = p.Spot.Name
+		}
+		r.Pools = append(r.Pools, h)
+	}
 	r.Results = make([]*Result, len(policies))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -53,15 +64,6 @@ var header = []string{"Policy", "Cost", "Of no-wait bound", "Paid GPU h", "Spot"
 
 // rows are the table's, the bounds last.
 func (r *Report) rows() (rows [][]string) {
-	seconds := func(s float64) string {
-		return time.Duration(s * float64(time.Second)).Round(time.Second).String()
-	}
-	percent := func(a, b float64) string {
-		if b == 0 {
-			return "-"
-		}
-		return fmt.Sprintf("%.1f %%", 100*a/b)
-	}
 	for _, x := range r.Results {
 		rows = append(rows, []string{x.Policy, fmt.Sprintf("%.0f", x.Cost), fmt.Sprintf("%.2f", x.Cost/max(r.Bounds.NoWait, 1e-9)), fmt.Sprintf("%.0f", x.PaidGPUHours),
 			percent(x.SpotGPUHours, x.PaidGPUHours), percent(x.UsedGPUHours, x.PaidGPUHours), fmt.Sprintf("%.0f", x.LostGPUHours), seconds(x.MeanWait), seconds(x.P95Wait),
@@ -97,6 +99,17 @@ func (r *Report) Table(out io.Writer) {
 	render(out, spentHeader, r.spent())
 }
 
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+}
+
+func percent(a, b float64) string {
+	if b == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*a/b)
+}
+
 func render(out io.Writer, header []string, rows [][]string) {
 	t := table.NewWriter()
 	t.SetOutputMirror(out)
@@ -112,95 +125,4 @@ func render(out io.Writer, header []string, rows [][]string) {
 		t.AppendRow(row(cells))
 	}
 	t.Render()
-}
-
-//go:embed report.html
-var page string
-
-var pageTemplate = template.Must(template.New("report").Parse(page))
-
-// curves are the plots: what each draws of a point.
-var curves = []struct {
-	title, axis string
-	of          func(Point) float64
-}{
-	{"Queue", "GPUs that wait", func(p Point) float64 { return float64(p.QueuedGPUs) }},
-	{"Spot nodes", "nodes", func(p Point) float64 { return float64(p.Spot) }},
-	{"On-demand nodes", "nodes", func(p Point) float64 { return float64(p.OnDemand) }},
-	{"Utilisation", "share of GPUs in use", func(p Point) float64 { return p.Used }},
-	{"Cost", "per hour", func(p Point) float64 { return p.Cost }},
-	{"Wait", "oldest, minutes", func(p Point) float64 { return p.Wait / 60 }},
-}
-
-// HTML writes the report as one page that needs nothing else.
-func (r *Report) HTML(out io.Writer) error {
-	var plots []template.HTML
-	for _, c := range curves {
-		svg, err := r.draw(c.title, c.axis, c.of)
-		if err != nil {
-			return fmt.Errorf("plot %q: %w", c.title, err)
-		}
-		plots = append(plots, svg)
-	}
-	return pageTemplate.Execute(out, map[string]any{"Report": r, "Header": header, "Rows": r.rows(), "SpentHeader": spentHeader, "Spent": r.spent(), "Legend": r.legend(), "Plots": plots})
-}
-
-// colours are told apart by those who see colours poorly, too (Okabe and Ito);
-// further policies have them again, dashed.
-var colours = []color.RGBA{{0, 114, 178, 255}, {230, 159, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {213, 94, 0, 255}, {0, 0, 0, 255}}
-
-// label is a policy in the page's legend.
-type label struct {
-	Name, Colour string
-	Dashed       bool
-}
-
-func (r *Report) legend() (all []label) {
-	for i, x := range r.Results {
-		if !r.constant(x) {
-			c := colours[i%len(colours)]
-			all = append(all, label{x.Policy, fmt.Sprintf("#%02x%02x%02x", c.R, c.G, c.B), i >= len(colours)})
-		}
-	}
-	return all
-}
-
-// constant policies have the same nodes all the time: a line of theirs would
-// only press the others together.
-func (r *Report) constant(x *Result) bool { return x.Policy == Fixed{}.Name() && len(r.Results) > 1 }
-
-func (r *Report) draw(title, axis string, of func(Point) float64) (template.HTML, error) {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "days", axis
-	for i, x := range r.Results {
-		points := make(plotter.XYs, len(x.Curve))
-		for j, point := range x.Curve {
-			points[j] = plotter.XY{X: point.Hours / 24, Y: of(point)}
-		}
-		if len(points) == 0 || r.constant(x) {
-			continue
-		}
-		line, err := plotter.NewLine(points)
-		if err != nil {
-			return "", err
-		}
-		line.Color, line.Width = colours[i%len(colours)], vg.Points(1)
-		if i >= len(colours) {
-			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
-		}
-		p.Add(line)
-	}
-	p.Y.Min = 0
-	canvas := vgsvg.NewWith(vgsvg.UseWH(26*vg.Centimeter, 7*vg.Centimeter))
-	p.Draw(draw.New(canvas))
-	var b bytes.Buffer
-	if _, err := canvas.WriteTo(&b); err != nil {
-		return "", err
-	}
-	svg := b.Bytes()
-	// The XML declaration has no place inside of a page.
-	if i := bytes.Index(svg, []byte("<svg")); i > 0 {
-		svg = svg[i:]
-	}
-	return template.HTML(svg), nil // #nosec G203: gonum/plot escapes the texts it draws
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -46,6 +47,8 @@ func (t Task) GPUs() int { return t.Count * t.Request.GPUs }
 
 // Trace is a workload in order of arrival.
 type Trace struct {
+	// Name says where it is from, in the report.
+	Name  string
 	Tasks []Task
 	// Skipped counts rows that are left out: they ask for no GPU, or never ran
 	// and so have no known run time.
@@ -65,6 +68,7 @@ func ReadTrace(path string) (Trace, error) {
 	if err != nil {
 		return Trace{}, fmt.Errorf("trace %s: %w", path, err)
 	}
+	t.Name = filepath.Base(path)
 	return t, nil
 }
 
@@ -150,6 +154,7 @@ func parseTrace(in io.Reader) (Trace, error) {
 // Availability is how many spot nodes of a zone could be had: one value each
 // Gap, from the start again at its end.
 type Availability struct {
+	Name   string // says where it is from, in the report
 	Gap    time.Duration
 	Values []int
 }
@@ -168,6 +173,7 @@ func ReadAvailability(path string) (Availability, error) {
 	if err != nil {
 		return Availability{}, fmt.Errorf("spot %s: %w", path, err)
 	}
+	a.Name = filepath.Base(path)
 	return a, nil
 }
 
