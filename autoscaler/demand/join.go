@@ -113,7 +113,7 @@ const gangDriver = "nccl"
 func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known *catalogue, since time.Time) (plan.Work, bool) {
 	i := intentOf(metaOf(job, g), since)
 	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Since: since, Spot: i.Spot, Deadline: i.Deadline, Length: i.Length,
-		MaxCost: i.MaxCost, Move: i.Move, Faults: i.Faults}
+		MaxCost: i.MaxCost, Move: i.Move, Restart: i.Restart, Faults: i.Faults}
 	if job.Priority != nil {
 		w.Priority = *job.Priority
 	}
@@ -154,6 +154,9 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 		if live || batch && (a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun || lost(a)) && !older(a, job) {
 			w.Placed++
 			w.PlacedOn = append(w.PlacedOn, a.NodeName)
+			if placed := time.Unix(0, a.CreateTime); a.CreateTime > 0 && placed.After(w.Began) {
+				w.Began = placed
+			}
 		}
 	}
 	slices.Sort(w.PlacedOn)

@@ -21,6 +21,7 @@ const (
 	lengthMeta   = "gpu.duration" // how long it runs
 	costMeta     = "gpu.max_cost" // the most it may cost
 	moveMeta     = "gpu.move"     // may it be moved while it runs?
+	restartMeta  = "gpu.restart"  // how long it is without result when it is moved
 )
 
 // longest bounds what a duration can be, so that sums of times do not overflow.
@@ -34,6 +35,7 @@ type intent struct {
 	Length   time.Duration
 	MaxCost  float64
 	Move     bool
+	Restart  time.Duration
 	Faults   []string
 }
 
@@ -71,13 +73,17 @@ func intentOf(meta map[string]string, submitted time.Time) intent {
 			wrong(deadlineMeta, "is a time such as 2027-01-31T06:00:00Z, or a time of day in UTC such as 06:00")
 		}
 	}
-	if s := meta[lengthMeta]; s != "" {
-		if d, err := time.ParseDuration(s); err == nil && d > 0 && d <= longest {
-			i.Length = d
-		} else {
-			wrong(lengthMeta, "is a duration above 0 and up to ten years, such as 90m")
+	length := func(key string) time.Duration {
+		d, err := time.ParseDuration(meta[key])
+		if err == nil && d > 0 && d <= longest {
+			return d
 		}
+		if meta[key] != "" {
+			wrong(key, "is a duration above 0 and up to ten years, such as 90m")
+		}
+		return 0
 	}
+	i.Length, i.Restart = length(lengthMeta), length(restartMeta)
 	if s := meta[costMeta]; s != "" {
 		if c, err := strconv.ParseFloat(s, 64); err == nil && c > 0 && !math.IsInf(c, 0) {
 			i.MaxCost = c

@@ -19,8 +19,8 @@ import (
 var submitted = time.Date(2026, 12, 3, 22, 0, 0, 0, time.FixedZone("CET", 3600)) // 21:00 UTC
 
 func TestWhatAJobsMetaAsksFor(t *testing.T) {
-	i := intentOf(map[string]string{"gpu.spot": "only", "gpu.deadline": "06:00", "gpu.duration": "90m", "gpu.max_cost": "120.5", "gpu.move": "yes", "team": "x"}, submitted)
-	must.Eq(t, intent{Spot: plan.Only, Deadline: time.Date(2026, 12, 4, 6, 0, 0, 0, time.UTC), Length: 90 * time.Minute, MaxCost: 120.5, Move: true}, i)
+	i := intentOf(map[string]string{"gpu.spot": "only", "gpu.deadline": "06:00", "gpu.duration": "90m", "gpu.max_cost": "120.5", "gpu.move": "yes", "gpu.restart": "5m", "team": "x"}, submitted)
+	must.Eq(t, intent{Spot: plan.Only, Deadline: time.Date(2026, 12, 4, 6, 0, 0, 0, time.UTC), Length: 90 * time.Minute, MaxCost: 120.5, Move: true, Restart: 5 * time.Minute}, i)
 	must.Eq(t, intent{Spot: plan.Prefer}, intentOf(nil, submitted), must.Sprint("nothing is asked for"))
 	for text, want := range map[string]string{"21:30": "2026-12-03T21:30:00Z", "21:00": "2026-12-04T21:00:00Z", "00:00": "2026-12-04T00:00:00Z",
 		"2027-01-31T06:00:00+02:00": "2027-01-31T04:00:00Z"} {
@@ -35,6 +35,7 @@ func TestAWrongMetaIsNamedAndNotLookedAt(t *testing.T) {
 		"gpu.spot":     {"yes", "Only", strings.Repeat("x", 1<<16)},
 		"gpu.deadline": {"6:00", "25:00", "tomorrow", "2027-01-31", "06:00 "},
 		"gpu.duration": {"90", "-1h", "0s", "1000000h", "soon"},
+		"gpu.restart":  {"5", "-1m", "0s", "1000000h", "short"},
 		"gpu.max_cost": {"-1", "0", "NaN", "Inf", "1e999", "12 EUR"},
 		"gpu.move":     {"true", "YES", "maybe"},
 	} {
@@ -83,8 +84,8 @@ func TestTheJobOfTheReferenceIsUnderstood(t *testing.T) {
 		must.NoError(t, hclsimple.Decode("job.hcl", []byte(block), nil, &file))
 		i := intentOf(file.Job.Meta, submitted)
 		must.SliceEmpty(t, i.Faults)
-		must.MapLen(t, 5, file.Job.Meta)
-		must.True(t, i.Move && i.MaxCost > 0 && i.Length > 0 && !i.Deadline.IsZero())
+		must.MapLen(t, 6, file.Job.Meta)
+		must.True(t, i.Move && i.Restart > 0 && i.MaxCost > 0 && i.Length > 0 && !i.Deadline.IsZero())
 		seen++
 	}
 	must.Positive(t, seen)

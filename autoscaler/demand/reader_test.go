@@ -193,11 +193,13 @@ func TestATenantIsMovableWhereItsJobsMetaSaysSo(t *testing.T) {
 	n := &api.NodeListStub{ID: "n1", Name: "node-1", NodePool: "gpu", Status: "ready", SchedulingEligibility: "eligible"}
 	s.set(t, "/v1/nodes", []*api.NodeListStub{n})
 	stays, goes, system := alloc("running", "run", 3), alloc("running", "run", 3), alloc("running", "run", 3)
-	stays.JobID, goes.JobID = "stays", "goes"
+	stays.JobID, goes.JobID, goes.CreateTime = "stays", "goes", time.Unix(90, 0).UnixNano()
 	system.JobID, system.JobType = "logs", "system"
 	s.set(t, "/v1/allocations", []*api.AllocationListStub{stays, goes, system, alloc("complete", "run", 3)})
 	job := jobOf("default", "goes", 7)
-	job.Meta = map[string]string{"gpu.move": "yes"}
+	job.Meta = map[string]string{"gpu.move": "yes", "gpu.deadline": "06:00"}
+	submitted := time.Date(2026, 12, 3, 22, 0, 0, 0, time.UTC).UnixNano()
+	job.SubmitTime = &submitted
 	s.set(t, "/v1/jobs", []*api.JobListStub{{ID: "goes", Namespace: "default", JobModifyIndex: 7, Status: "running"}, {ID: "over", Namespace: "default", Status: "dead"}})
 	s.set(t, "/v1/job/goes", job)
 	got, err := r.Read(t.Context(), time.Unix(100, 0))
@@ -212,6 +214,8 @@ func TestATenantIsMovableWhereItsJobsMetaSaysSo(t *testing.T) {
 	must.False(t, tenants[0].Work.Allowed(plan.Where{NodePool: "gpu"}))
 	must.True(t, tenants[1].Movable && tenants[1].Work.Gang)
 	must.Eq(t, []string{"node-1"}, tenants[1].Work.PlacedOn)
+	must.True(t, tenants[1].Work.Began.Equal(time.Unix(90, 0)))
+	must.Eq(t, time.Date(2026, 12, 4, 6, 0, 0, 0, time.UTC), tenants[1].Work.Deadline)
 	must.True(t, tenants[1].Work.Allowed(plan.Where{NodePool: "gpu", Datacenter: "dc1"}))
 
 	s.status["/v1/jobs"] = http.StatusForbidden

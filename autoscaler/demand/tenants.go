@@ -37,7 +37,7 @@ func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string
 			if g == nil || g.Name == nil {
 				continue
 			}
-			if w, _ := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, time.Time{}); w.Move {
+			if w, _ := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, submitTime(job)); w.Move {
 				moved[key+"\x00"+*g.Name] = plan.Tenant{Work: w, Movable: true}
 			}
 		}
@@ -57,6 +57,14 @@ func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string
 		}
 		nodes[i].Tenants = append(nodes[i].Tenants, tenant)
 	}
+}
+
+// submitTime is when a job was submitted; zero: not known.
+func submitTime(job *api.Job) time.Time {
+	if job.SubmitTime == nil {
+		return time.Time{}
+	}
+	return time.Unix(0, *job.SubmitTime)
 }
 
 // requestOf is what an allocation holds.

@@ -96,12 +96,15 @@ func (p *planner) replace(pool Pool, n *place) bool {
 	if i := slices.IndexFunc(n.Tenants, func(t Tenant) bool { return !t.Movable }); i >= 0 {
 		return stays(n.Tenants[i].Work.Name() + " may not be moved")
 	}
+	if i := slices.IndexFunc(n.Tenants, func(t Tenant) bool { return p.moving[t.Work.group()] }); i >= 0 {
+		return stays(n.Tenants[i].Work.Name() + " moves already")
+	}
 	if len(n.Tenants) == 0 || n.used {
 		return stays("it is not known what runs there, or work was just given to it")
 	}
 	if to, ready := p.haven(n); to != nil {
 		for i, t := range n.Tenants {
-			p.hold([]*place{to[i]}, t.Work)
+			p.lodge(to[i], t.Work)
 		}
 		if ready && spare {
 			n.Closed = true
@@ -129,7 +132,7 @@ func (p *planner) keepHavens() {
 		}
 		to, _ := p.haven(n)
 		for i, o := range to {
-			p.hold([]*place{o}, n.Tenants[i].Work)
+			p.lodge(o, n.Tenants[i].Work)
 		}
 	}
 }

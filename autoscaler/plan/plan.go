@@ -14,7 +14,7 @@ import (
 // Make plans. It costs O(work × (nodes + pools)).
 func Make(in Input) Output {
 	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}, drain: map[string][]string{}, spare: map[string]int{},
-		outdated: map[string][]string{}, remarks: map[string][]string{}}
+		outdated: map[string][]string{}, remarks: map[string][]string{}, moving: map[group]bool{}}
 	for _, n := range in.Nodes {
 		if n.Pool != "" && !n.Closed {
 			p.count[n.Pool]++
@@ -71,6 +71,7 @@ type planner struct {
 	drain      map[string][]string
 	outdated   map[string][]string // nodes of each pool without work that are replaced
 	remarks    map[string][]string // what keeps a pool from doing what it shall
+	moving     map[group]bool      // gangs that this plan moves
 	spare      map[string]int      // nodes of each pool that are kept free
 	closing    float64             // what nodes that take no new work cost for an hour
 	namespaces map[string]float64  // what each costs for an hour
@@ -85,6 +86,7 @@ type place struct {
 	// devices is how many are free, greatest how many of one group: a long queue
 	// meets the same nodes again and again.
 	devices, greatest int
+	guests            []group // what this plan moves there
 }
 
 // counted notes how many devices of a node are free.

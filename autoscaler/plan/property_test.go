@@ -17,6 +17,8 @@ import (
 // there and the minima, as a configuration that is checked does.
 func anything(t *rapid.T) Input {
 	in := Input{Now: now, Pools: pools()}
+	// In half of them little but gangs runs, and nothing is in their way: else few are moved.
+	calm := rapid.Bool().Draw(t, "calm")
 	cost := 0.0
 	for i := range in.Pools {
 		p := &in.Pools[i]
@@ -25,15 +27,18 @@ func anything(t *rapid.T) Input {
 		p.Interrupted, p.Penalty = rapid.IntRange(0, 40).Draw(t, "interrupted"), 0.1
 		p.Retry = time.Minute
 		p.Refused = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "refused")) * time.Second)
-		p.Min = rapid.IntRange(0, 2).Draw(t, "min")
+		if p.Min = 0; !calm {
+			p.Min = rapid.IntRange(0, 2).Draw(t, "min")
+		}
 		p.Minimum = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "minimum")
-		p.NoDrain = rapid.IntRange(0, 4).Draw(t, "no drain") == 0
+		p.NoDrain = !calm && rapid.IntRange(0, 4).Draw(t, "no drain") == 0
 		p.Shape = grouping(t, p.Shape)
 		if rapid.Bool().Draw(t, "window") {
 			p.Maintenance = &Maintenance{Since: now.Add(-time.Hour), AtOnce: rapid.IntRange(1, 3).Draw(t, "at once")}
 		}
 	}
 	counts := map[string]int{}
+	gangs := members(t)
 	for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
 		n := node(rapid.SampledFrom([]string{"spot", "on-demand"}).Draw(t, "pool"), fmt.Sprint("n", i))
 		n.Free = grouping(t, n.Free)
@@ -43,16 +48,25 @@ func anything(t *rapid.T) Input {
 		n.Bought = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "age")) * time.Minute)
 		n.IdleSince = n.Bought
 		n.Starting = rapid.IntRange(0, 3).Draw(t, "starting") == 0
-		if !n.Starting && rapid.IntRange(0, 2).Draw(t, "old") == 0 {
+		if !calm && !n.Starting && rapid.IntRange(0, 2).Draw(t, "old") == 0 {
 			n.Replace, n.AtRisk = "old", rapid.IntRange(0, 3).Draw(t, "risk") == 0
 		}
-		n.Closed = !n.Starting && rapid.IntRange(0, 3).Draw(t, "closed") == 0
+		n.Closed = !calm && !n.Starting && rapid.IntRange(0, 3).Draw(t, "closed") == 0
 		for range rapid.IntRange(0, 3).Draw(t, "tenants") {
+			if calm {
+				break
+			}
 			w := single(rapid.IntRange(1, 4).Draw(t, "tenant"))
 			w.Request = blocks(t, w.Request)
-			w.Gang = rapid.IntRange(0, 5).Draw(t, "gang") == 0
 			if !n.Starting && fits(w.Request, n.Free) {
 				n = running(n, w, rapid.IntRange(0, 5).Draw(t, "movable") > 0)
+			}
+		}
+		for g := range gangs {
+			if w := &gangs[g]; !n.Starting && w.Placed < w.Count && fits(w.Request, n.Free) && rapid.Bool().Draw(t, "member") {
+				w.Placed++
+				w.PlacedOn = append(w.PlacedOn, n.Name)
+				n = running(n, *w, true)
 			}
 		}
 		if n.Closed {
@@ -61,6 +75,14 @@ func anything(t *rapid.T) Input {
 			counts[n.Pool]++
 		}
 		in.Nodes = append(in.Nodes, n)
+	}
+	for i := range in.Nodes { // what a member tells of its gang is known once all are placed
+		for j := range in.Nodes[i].Tenants {
+			if tenant := &in.Nodes[i].Tenants[j]; tenant.Work.Gang {
+				tenant.Work = gangs[slices.IndexFunc(gangs, func(w Work) bool { return w.Job == tenant.Work.Job })]
+				tenant.Movable = tenant.Work.Move
+			}
+		}
 	}
 	for i := range rapid.IntRange(0, 8).Draw(t, "work") {
 		w := gang(rapid.IntRange(1, 12).Draw(t, "count"), 0)
@@ -156,7 +178,18 @@ func holds(t *rapid.T) {
 			}
 			for _, tenant := range n.Tenants {
 				must.False(t, drained && !tenant.Movable, must.Sprint("work is moved without leave"))
-				must.False(t, drained && tenant.Work.Gang && !(n.AtRisk || n.Replace != "" && pool.Maintenance != nil), must.Sprint("a gang is moved for its price"))
+				if w := tenant.Work; drained && w.Gang && !(n.AtRisk || n.Replace != "" && pool.Maintenance != nil) {
+					must.Eq(t, w.Count, w.Placed, must.Sprint("a gang is moved that is not whole"))
+					for _, o := range in.Nodes {
+						must.False(t, o.Pool == pool.Name && hosts(o, w) && !slices.Contains(d.Drain, o.Name), must.Sprint("a part of a gang is moved"))
+						must.False(t, o.Closed && hosts(o, w), must.Sprint("a gang is moved that moves already"))
+					}
+					for _, other := range out.Decisions {
+						must.False(t, other.Pool != pool.Name && slices.ContainsFunc(in.Nodes, func(o Node) bool { return hosts(o, w) && slices.Contains(other.Drain, o.Name) }),
+							must.Sprint("a gang is moved in two steps"))
+					}
+					must.False(t, w.Began.IsZero() || in.Now.Sub(w.Began) < w.Restart/2, must.Sprint("a gang swings"))
+				}
 			}
 		}
 		closed := 0
@@ -208,6 +241,26 @@ func holds(t *rapid.T) {
 		}
 		must.LessEq(t, math.Max(b, 0)+1e-6, ours["b"], must.Sprint("over the namespace's budget"))
 	}
+}
+
+// members draws gangs to be placed, some of them known to have run for a while.
+func members(t *rapid.T) []Work {
+	var all []Work
+	for i := range rapid.IntRange(0, 3).Draw(t, "gangs") {
+		w := gang(rapid.IntRange(1, 3).Draw(t, "members"), 0)
+		w.Job, w.Request.GPUs = fmt.Sprint("g", i), rapid.SampledFrom([]int{2, 4, 8}).Draw(t, "each")
+		w.Move, w.Restart = rapid.IntRange(0, 5).Draw(t, "leave") > 0, time.Minute
+		if rapid.IntRange(0, 5).Draw(t, "known") > 0 {
+			w.Began = now.Add(-time.Duration(rapid.IntRange(0, 10).Draw(t, "ran")) * time.Minute)
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// hosts reports whether a member of a gang runs on a node.
+func hosts(n Node, w Work) bool {
+	return slices.ContainsFunc(n.Tenants, func(t Tenant) bool { return t.Work.group() == w.group() })
 }
 
 // gangs reports whether a gang runs on a node.

@@ -132,6 +132,11 @@ type Work struct {
 	MaxCost float64
 	// Move is its owner's leave to stop it at a checkpoint and start it elsewhere (gpu.move).
 	Move bool
+	// Restart is how long it is without result when that is done (gpu.restart); 0: not said.
+	Restart time.Duration
+	// Began is when the last of its allocations was placed: what it computes now
+	// began then. Zero: not known.
+	Began time.Time
 	// Faults are what is wrong in its meta, and so not looked at.
 	Faults []string
 	// Allowed tells which nodes its node pool, datacenters and constraints admit.

@@ -161,52 +161,57 @@ func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 		return err
 	}
 	var errs []error
+	unheard := map[string]*record{}
 	for _, s := range p.definition.Local.Slots {
 		r, err := p.load(s.Name)
-		if err != nil {
+		if err != nil || r == nil {
 			errs = append(errs, err)
-		} else if r != nil {
-			errs = append(errs, p.tend(ctx, now, s, r, newest(nodes, func(n *api.NodeListStub) bool { return n.Name == s.Name })))
+			continue
+		}
+		what, err := p.tend(ctx, now, s, r, newest(nodes, func(n *api.NodeListStub) bool { return n.Name == s.Name }))
+		errs = append(errs, err)
+		if err == nil && what == ask {
+			unheard[s.Name] = r
 		}
 	}
+	errs = append(errs, p.vacate(ctx, unheard))
 	return errors.Join(errs...)
 }
 
-func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, n *api.NodeListStub) error {
+// tend moves one node on; ask is left to the caller, who asks all at once.
+func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, n *api.NodeListStub) (move, error) {
 	if err := p.nomad.close(ctx, n, r.Leaving && !r.Ending); err != nil {
-		return err
+		return stay, err
 	}
 	what, err := next(situation{Exists: r.Process.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
 		Moving: r.Moving, Draining: n != nil && n.Drain, Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
 	if err != nil {
-		return err
+		return stay, err
 	}
 	switch what {
-	case ask:
-		return p.vacate(ctx, s.Name, r)
 	case forget:
 		if !r.Leaving {
 			p.logger.Warn("the process of a node has ended", "node", s.Name, "last words", p.lastWords(s.Name))
 			if err := p.noteFailure(s.Name, now); err != nil {
-				return err
+				return stay, err
 			}
 		}
-		return p.remove(ctx, s, r, n)
+		return what, p.remove(ctx, s, r, n)
 	case remove:
-		return p.remove(ctx, s, r, n)
+		return what, p.remove(ctx, s, r, n)
 	case keep:
 		p.logger.Info("keeps a node: work was placed on it meanwhile", "node", s.Name)
 		r.Leaving, r.Reason = false, ""
-		return errors.Join(p.nomad.eligible(ctx, s.Name, true), p.save(s.Name, r))
+		return what, errors.Join(p.nomad.eligible(ctx, s.Name, true), p.save(s.Name, r))
 	case welcome:
 		r.Ready = true
 		p.logger.Info("a node is ready", "node", s.Name, "after", now.Sub(r.Started).Round(100*time.Millisecond))
-		return p.save(s.Name, r)
+		return what, p.save(s.Name, r)
 	case giveUp:
 		p.logger.Warn("gives a node up: it is not ready within start_timeout", "node", s.Name, "start_timeout", p.definition.start, "last words", p.lastWords(s.Name))
-		return errors.Join(p.noteFailure(s.Name, now), p.remove(ctx, s, r, n))
+		return what, errors.Join(p.noteFailure(s.Name, now), p.remove(ctx, s, r, n))
 	}
-	return nil
+	return what, nil
 }
 
 // Resting: no slot is free but such as have just failed.

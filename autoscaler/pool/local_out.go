@@ -5,6 +5,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 )
 
@@ -41,38 +42,40 @@ func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) erro
 	})
 }
 
-// Drain marks the nodes and has Nomad drain them; Tend does the rest.
+// Drain marks the nodes, then has Nomad drain them; Tend does the rest.
 func (p *LocalPool) Drain(ctx context.Context, names []string) error {
 	unhold, err := hold(&p.mu, p.definition.Local.Dir, p.definition.Name)
 	if err != nil {
 		return err
 	}
 	defer unhold()
-	var errs []error
+	// All are marked before the first is drained: what is begun is done whole, by a later life too.
+	all := map[string]*record{}
 	for _, s := range p.definition.Local.Slots {
-		if !slices.Contains(names, s.Name) {
-			continue
-		}
 		r, err := p.load(s.Name)
-		if err == nil && r != nil && r.Ready && !r.Leaving {
+		if err != nil {
+			return err
+		}
+		if slices.Contains(names, s.Name) && r != nil && r.Ready && !r.Leaving {
 			r.Leaving, r.Moving, r.Reason = true, true, "its work moves"
+			all[s.Name] = r
 			p.logger.Info("drains a node whose work has leave to move", "node", s.Name)
-			if err = p.save(s.Name, r); err == nil {
-				err = p.vacate(ctx, s.Name, r)
+			if err := p.save(s.Name, r); err != nil {
+				return err
 			}
 		}
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return p.vacate(ctx, all)
 }
 
-// vacate drains a node that is marked; one that stays is marked no more.
-func (p *LocalPool) vacate(ctx context.Context, name string, r *record) error {
-	err := p.nomad.vacate(ctx, name)
-	var stays *staysError
-	if errors.As(err, &stays) {
+// vacate drains nodes that are marked; those that stay are marked no more.
+func (p *LocalPool) vacate(ctx context.Context, all map[string]*record) error {
+	stay, err := p.nomad.vacate(ctx, slices.Sorted(maps.Keys(all)))
+	errs := []error{err}
+	for name, why := range stay {
+		r := all[name]
 		r.Leaving, r.Moving, r.Reason = false, false, ""
-		return errors.Join(err, p.save(name, r))
+		errs = append(errs, why, p.save(name, r))
 	}
-	return err
+	return errors.Join(errs...)
 }

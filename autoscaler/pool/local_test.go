@@ -29,6 +29,7 @@ type fakeNomad struct {
 	leave map[string]bool // what runs there may be moved
 	// kind is the type of the job that keeps a node busy; service where it says none.
 	kind map[string]string
+	job  map[string]string // what keeps a node busy; train where it says none
 	did  []string
 }
 
@@ -51,7 +52,7 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		allocs := []*api.Allocation{}
 		if f.busy[parts[1]] {
 			kind := cmp.Or(f.kind[parts[1]], "service")
-			a := &api.Allocation{ID: "a1", JobID: "train", ClientStatus: "running", Job: &api.Job{Type: &kind}}
+			a := &api.Allocation{ID: "a1", JobID: cmp.Or(f.job[parts[1]], "train"), ClientStatus: "running", Job: &api.Job{Type: &kind}}
 			if f.leave[parts[1]] {
 				a.Job.Meta = map[string]string{"gpu.move": "yes"}
 			}

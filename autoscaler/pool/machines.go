@@ -255,39 +255,44 @@ func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
 		return err
 	}
 	var errs []error
+	var unheard []*entry
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
-		if err := p.tend(ctx, now, l, id, stubs[id]); err != nil {
+		e := l.Machines[id]
+		what, err := p.tend(ctx, now, l, id, stubs[id])
+		if err != nil {
 			errs = append(errs, err)
+		} else if what == ask {
+			unheard = append(unheard, e)
 		}
 	}
+	errs = append(errs, p.vacate(ctx, l, unheard))
 	return errors.Join(append(errs, p.store.save(l))...)
 }
 
-func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id string, n *api.NodeListStub) error {
+// tend moves one machine on; ask is left to the caller, who asks all at once.
+func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id string, n *api.NodeListStub) (move, error) {
 	e := l.Machines[id]
 	name := cmp.Or(e.Node, id)
 	if err := p.nomad.close(ctx, n, e.Leaving && !e.Ending); err != nil {
-		return err
+		return stay, err
 	}
 	what, err := next(situation{Exists: true, Ready: e.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: e.Leaving, Ending: e.Ending,
 		Doomed: e.Doomed, Moving: e.Moving, Draining: n != nil && n.Drain, Age: now.Sub(e.Since), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, name) })
 	if err != nil {
-		return err
+		return stay, err
 	}
 	switch what {
 	case evacuate:
 		p.logger.Warn("a node will be taken away; it takes no more work and is replaced where it is needed", "node", name)
 		if err := p.nomad.drain(ctx, name, evacuation); err != nil {
-			return err
+			return stay, err
 		}
 		e.Leaving = true
 		l.interrupt(now)
-	case ask:
-		return p.vacate(ctx, l, e)
 	case keep:
 		p.logger.Info("keeps a node: work was placed on it meanwhile", "node", name)
 		if err := p.nomad.eligible(ctx, name, true); err != nil {
-			return err
+			return stay, err
 		}
 		e.Leaving = false
 	case welcome:
@@ -295,9 +300,9 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 		p.logger.Info("a node is ready", "node", name, "after", now.Sub(e.Since).Round(time.Second))
 	case giveUp:
 		p.rest(l, now, fmt.Sprintf("node %s was not ready within %s", name, p.definition.start))
-		return p.destroy(ctx, l, id, n)
+		return what, p.destroy(ctx, l, id, n)
 	case remove:
-		return p.destroy(ctx, l, id, n)
+		return what, p.destroy(ctx, l, id, n)
 	}
-	return nil
+	return what, nil
 }

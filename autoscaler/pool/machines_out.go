@@ -43,7 +43,7 @@ func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) er
 	})
 }
 
-// Drain marks the nodes and has Nomad drain them; Tend does the rest.
+// Drain marks the nodes, then has Nomad drain them; Tend does the rest.
 func (p *MachinePool) Drain(ctx context.Context, names []string) error {
 	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
 	if err != nil {
@@ -54,31 +54,36 @@ func (p *MachinePool) Drain(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	var all []*entry
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
-		e := l.Machines[id]
-		if !e.Ready || e.Leaving || !slices.Contains(names, e.Node) {
-			continue
+		if e := l.Machines[id]; e.Ready && !e.Leaving && slices.Contains(names, e.Node) {
+			e.Leaving, e.Moving = true, true
+			all = append(all, e)
+			p.logger.Info("drains a node whose work has leave to move", "node", e.Node)
 		}
-		e.Leaving, e.Moving = true, true
-		if err := p.store.save(l); err != nil {
-			return err
-		}
-		p.logger.Info("drains a node whose work has leave to move", "node", e.Node)
-		errs = append(errs, p.vacate(ctx, l, e))
 	}
-	return errors.Join(errs...)
+	// All are marked before the first is drained: what is begun is done whole, by a later life too.
+	if err := p.store.save(l); err != nil {
+		return err
+	}
+	return p.vacate(ctx, l, all)
 }
 
-// vacate drains a node that is marked; one that stays is marked no more.
-func (p *MachinePool) vacate(ctx context.Context, l *ledger, e *entry) error {
-	err := p.nomad.vacate(ctx, e.Node)
-	var stays *staysError
-	if errors.As(err, &stays) {
-		e.Leaving, e.Moving = false, false
-		return errors.Join(err, p.store.save(l))
+// vacate drains nodes that are marked; those that stay are marked no more.
+func (p *MachinePool) vacate(ctx context.Context, l *ledger, all []*entry) error {
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Node)
 	}
-	return err
+	stay, err := p.nomad.vacate(ctx, names)
+	errs := []error{err}
+	for _, e := range all {
+		if why := stay[e.Node]; why != nil {
+			e.Leaving, e.Moving = false, false
+			errs = append(errs, why)
+		}
+	}
+	return errors.Join(append(errs, p.store.save(l))...)
 }
 
 // giveUpPending takes back what was asked for and has no node: it would come

@@ -267,11 +267,11 @@ func TestANodeWhoseWorkMayMoveIsDrainedAndGoesWhenItIsEmpty(t *testing.T) {
 	b.up(1)
 	b.tend(time.Second)
 	b.nomad.busy = map[string]bool{"node-m1": true, "node-m2": true}
-	b.nomad.leave = map[string]bool{"node-m1": true}
+	b.nomad.leave, b.nomad.job = map[string]bool{"node-m1": true}, map[string]string{"node-m1": "other"}
 	must.ErrorContains(t, b.pool.Drain(t.Context(), []string{"node-m1", "node-m2", "other"}),
 		"drain node-m2: allocation a1 of job train has no leave to move (meta gpu.move)")
 	must.Eq(t, "[{node-m1 true true} {node-m2 true false}]", b.nodes())
-	must.Eq(t, "node-m1 ineligible, node-m1 drains, node-m2 ineligible, node-m2 eligible", b.nomad.done())
+	must.Eq(t, "node-m1 ineligible, node-m2 ineligible, node-m1 drains, node-m2 eligible", b.nomad.done())
 	b.tend(time.Second)
 	must.SliceEmpty(t, b.maker.did, must.Sprint("its work has time for a checkpoint"))
 	must.NoError(t, b.grow(2))
@@ -283,6 +283,31 @@ func TestANodeWhoseWorkMayMoveIsDrainedAndGoesWhenItIsEmpty(t *testing.T) {
 	delete(b.nomad.busy, "node-m1")
 	b.tend(time.Second)
 	must.Eq(t, []string{"m1"}, b.maker.did)
+}
+
+func TestAGangsNodesAreDrainedTogetherOrNotAtAll(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(3))
+	for i := range 3 {
+		b.up(i)
+	}
+	b.tend(time.Second)
+	all := []string{"node-m1", "node-m2", "node-m3"}
+	b.nomad.busy = map[string]bool{"node-m1": true, "node-m2": true, "node-m3": true}
+	b.nomad.leave, b.nomad.job = map[string]bool{"node-m1": true, "node-m3": true}, map[string]string{"node-m3": "single"}
+	must.ErrorContains(t, b.pool.Drain(t.Context(), all), "drain node-m1: it has work of a job in common with node-m2, which stays")
+	must.Eq(t, "[{node-m1 true false} {node-m2 true false} {node-m3 true true}]", b.nodes())
+	must.StrHasSuffix(t, "node-m3 ineligible, node-m1 eligible, node-m2 eligible, node-m3 drains", b.nomad.done())
+	b.nomad.leave["node-m2"] = true
+	must.NoError(t, b.pool.Drain(t.Context(), all))
+	must.StrHasSuffix(t, "node-m1 ineligible, node-m2 ineligible, node-m1 drains, node-m2 drains", b.nomad.done())
+	// A life that ended before Nomad heard of it is made good for both at once.
+	b.nomad.nodes["node-m1"].Drain, b.nomad.nodes["node-m2"].Drain = false, false
+	b.nomad.leave["node-m2"] = false
+	b.pool = b.next()
+	b.now = b.now.Add(time.Second)
+	must.ErrorContains(t, b.pool.Tend(t.Context(), b.now), "in common with node-m2")
+	must.Eq(t, "[{node-m1 true false} {node-m2 true false} {node-m3 true true}]", b.nodes())
 }
 
 func TestWhatAPoolRemembersOfItsMaker(t *testing.T) {

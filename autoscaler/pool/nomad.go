@@ -80,41 +80,65 @@ func (n nomadNodes) seesAll(ctx context.Context, name string) error {
 	return nil
 }
 
-// vacate lets a node take no more work and asks what runs there to stop, where
+// vacate lets nodes take no more work and asks what runs there to stop, where
 // all of it has leave to move; it may be called again. A plan is older than what
-// may have been placed meanwhile: so the node is closed first, and then looked
-// at. Where it stays it is opened again, and a *staysError tells why.
-func (n nomadNodes) vacate(ctx context.Context, name string) error {
-	node, err := n.node(ctx, name)
-	if err != nil {
-		return err
-	}
-	if node == nil {
-		return &staysError{fmt.Sprintf("drain %s: Nomad has no node of that name", name)}
-	}
-	if err := n.eligible(ctx, name, false); err != nil {
-		return err
-	}
-	work, err := n.work(ctx, node)
-	if err == nil {
-		err = n.seesAll(ctx, name)
-	}
-	if err != nil {
-		return err
-	}
-	for _, a := range work {
-		if a.Job == nil || a.Job.Meta[moveMeta] != "yes" {
-			return errors.Join(&staysError{fmt.Sprintf("drain %s: allocation %s of job %s has no leave to move (meta %s)", name, a.ID, a.JobID, moveMeta)},
-				n.eligible(ctx, name, true))
+// may have been placed meanwhile: so all are closed first, and then looked at.
+// One that stays is opened again, and so is one that has work of a job in common
+// with it: a gang stops once, or not at all. Stay tells why each of them does.
+func (n nomadNodes) vacate(ctx context.Context, names []string) (stay map[string]error, err error) {
+	stay = map[string]error{}
+	jobs := map[string][]string{} // of each node
+	for _, name := range names {
+		node, err := n.node(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if node == nil {
+			stay[name] = fmt.Errorf("drain %s: Nomad has no node of that name", name)
+			continue
+		}
+		if err := n.eligible(ctx, name, false); err != nil {
+			return nil, err
+		}
+		work, err := n.work(ctx, node)
+		if err == nil {
+			err = n.seesAll(ctx, name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range work {
+			jobs[name] = append(jobs[name], a.Namespace+"/"+a.JobID)
+			if a.Job == nil || a.Job.Meta[moveMeta] != "yes" {
+				stay[name] = fmt.Errorf("drain %s: allocation %s of job %s has no leave to move (meta %s)", name, a.ID, a.JobID, moveMeta)
+			}
 		}
 	}
-	return n.drain(ctx, name, evacuation)
+	keepTogether(stay, names, jobs)
+	var errs []error
+	for _, name := range names {
+		if stay[name] != nil {
+			errs = append(errs, n.eligible(ctx, name, true))
+		} else {
+			errs = append(errs, n.drain(ctx, name, evacuation))
+		}
+	}
+	return stay, errors.Join(errs...)
 }
 
-// staysError is why a node that was to be drained stays.
-type staysError struct{ why string }
-
-func (e *staysError) Error() string { return e.why }
+// keepTogether adds to the nodes that stay those that share a job with one of them.
+func keepTogether(stay map[string]error, names []string, jobs map[string][]string) {
+	for more := true; more; {
+		more = false
+		for _, name := range names {
+			for _, other := range names {
+				if stay[name] == nil && stay[other] != nil && slices.ContainsFunc(jobs[name], func(j string) bool { return slices.Contains(jobs[other], j) }) {
+					stay[name], more = fmt.Errorf("drain %s: it has work of a job in common with %s, which stays", name, other), true
+				}
+			}
+		}
+	}
+}
 
 // moveMeta is the job's meta with its owner's leave to move it.
 const moveMeta = "gpu.move"

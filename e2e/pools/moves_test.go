@@ -97,3 +97,81 @@ func TestAnOldNodeIsReplacedUnderAGangThatMayMoveAndUnderNoOther(t *testing.T) {
 	must.Eq(t, 3, m.clients("spot"), must.Sprint("one node was bought in place of one"))
 	m.finish()
 }
+
+// trains makes a job that has no node yet a training that keeps a checkpoint
+// and tells its log what happens: each member's start with its step, and its
+// checkpoint. With leave it may be moved, which costs it a second.
+func (m *market) trains(name string, leave bool) {
+	m.t.Helper()
+	job, _, err := m.Nomad().Jobs().Info(name, nil)
+	must.NoError(m.t, err)
+	if leave {
+		job.Meta["gpu.move"], job.Meta["gpu.restart"] = "yes", "1s"
+	}
+	script := `
+state=DIR/NAME-$NODE_RANK.step
+step=$(cat $state 2> /dev/null || echo 0)
+echo "begins $NOMAD_ALLOC_ID $NODE_RANK $step" >> DIR/NAME.log
+trap 'echo $step > $state; echo "saves $NOMAD_ALLOC_ID $NODE_RANK $step" >> DIR/NAME.log; exit 1' TERM INT USR1
+while [ ! -e DIR/go ]; do step=$((step+1)); sleep 0.1; done
+`
+	job.TaskGroups[0].Tasks[0].Config["args"] = []string{"-c", strings.NewReplacer("DIR", m.Dir(), "NAME", name).Replace(script)}
+	_, _, err = m.Nomad().Jobs().Register(job, nil)
+	must.NoError(m.t, err)
+}
+
+// told is what a training's log says, a line an entry.
+func (m *market) told(name string) (all [][]string) {
+	data, _ := os.ReadFile(filepath.Join(m.Dir(), name+".log"))
+	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
+		all = append(all, strings.Fields(line))
+	}
+	return all
+}
+
+// A gang that fell back to on-demand nodes, as others had all of spot, goes back
+// once spot is free: whole, from its checkpoint, in one restart. One without
+// leave stays where it is.
+func TestAGangThatFellBackToOnDemandReturnsToSpotWhenThatComesBack(t *testing.T) {
+	m := newMarket(t, Pool{Name: "spot", Lifecycle: "spot", Price: 12.5, Max: 3}, Pool{Name: "on-demand", Lifecycle: "on-demand", Price: 40, Max: 3})
+	m.gang("holds", 3, "only")
+	m.running("holds", 3)
+	m.gang("stays", 1, "prefer")
+	m.trains("stays", false)
+	stays := m.running("stays", 1)
+	m.gang("returns", 2, "prefer")
+	m.trains("returns", true)
+	before := m.running("returns", 2)
+	must.Eq(t, []string{"on-demand-1"}, stays)
+	must.Eq(t, []string{"on-demand-2", "on-demand-3"}, before)
+	_, _, err := m.Nomad().Jobs().Deregister("holds", false, nil)
+	must.NoError(t, err)
+	must.NoError(t, cluster.WaitFor(t.Context(), 3*time.Minute, "the gang trains on spot and its old nodes are gone", func() (bool, string, error) {
+		on := 0
+		allocs, _, err := m.Nomad().Jobs().Allocations("returns", false, nil)
+		if err != nil {
+			return false, "", err
+		}
+		for _, a := range allocs {
+			if a.ClientStatus == "running" && strings.HasPrefix(a.NodeName, "spot-") {
+				on++
+			}
+		}
+		log, _ := m.AutoscalerLog()
+		return on == 2 && len(m.told("returns")) == 6 && len(m.nodes("on-demand")) == 1, fmt.Sprint(on, m.told("returns"), m.nodes("on-demand"), ParseScalings(log), m.plan()), m.Ended()
+	}))
+	told := m.told("returns")
+	steps := map[string]string{}
+	for i, line := range told {
+		must.Eq(t, []string{"begins", "begins", "saves", "saves", "begins", "begins"}[i], line[0], must.Sprint("the gang ran in part, or started more than once: ", told))
+		if i >= 4 {
+			must.Eq(t, steps[line[2]], line[3], must.Sprint("rank ", line[2], " does not go on from its checkpoint: ", told))
+			must.NotEq(t, "0", line[3])
+		}
+		steps[line[2]] = line[3]
+	}
+	must.Eq(t, stays, m.running("stays", 1))
+	must.Len(t, 1, m.told("stays"))
+	must.Len(t, 2, m.nodes("spot"), must.Sprint("the third, which nothing needs, goes"))
+	m.finish()
+}
