@@ -113,7 +113,10 @@ func decided(o plan.Output, pool string, of func(plan.Decision) int) float64 {
 }
 
 // query is a metric's name, and a pool where one is named.
-var query = regexp.MustCompile(`^\s*([a-z_]+)\s*(?:\{\s*pool\s*=\s*"([^"]*)"\s*\})?\s*$`)
+var query = regexp.MustCompile(`^\s*([a-z_]+)\s*(\{\s*pool\s*=\s*"([^"]*)"\s*\})?\s*$`)
+
+// ofOnePool are the metrics that can be asked for one pool.
+var ofOnePool = []string{"needed_nodes", "queued_gangs", "queued_gpus", "wanted_nodes"}
 
 func (a *APM) parse(q string) (metric, string, error) {
 	if a.lookout == nil {
@@ -128,11 +131,14 @@ func (a *APM) parse(q string) (metric, string, error) {
 		return nil, "", fmt.Errorf("query: metric %q; allowed are %q", parts[1], slices.Sorted(maps.Keys(metrics)))
 	}
 	if parts[2] != "" {
-		if _, err := a.lookout.File.Find(parts[2]); err != nil {
+		if !slices.Contains(ofOnePool, parts[1]) {
+			return nil, "", fmt.Errorf("query: %q: %s is of all pools, so no pool may be named; of one pool there are %q", q, parts[1], ofOnePool)
+		}
+		if _, err := a.lookout.File.Find(parts[3]); err != nil {
 			return nil, "", fmt.Errorf("query: %w", err)
 		}
 	}
-	return m, parts[2], nil
+	return m, parts[3], nil
 }
 
 // Query answers with one value, of now. An empty series would mean no action.

@@ -30,26 +30,39 @@ func (l *Lookout) input(own string, count int) (in plan.Input, resting map[strin
 		complaints = append(complaints, fault.Error())
 	}
 	in.Curve = curve
-	l.complain(complaints)
-	resting = map[string]string{}
+	resting, l.remarks = map[string]string{}, map[string][]string{}
 	for i := range l.File.Pools {
-		d := &l.File.Pools[i]
-		p := d.Plan()
-		p.Maintenance = d.Maintenance.Open(now)
-		rests := ""
-		if made := l.own[p.Name]; made != nil {
-			rests, err = l.assignOwn(&in, d, &p, made)
-		} else {
-			rests = l.assign(&in, d, p, own, count)
-		}
-		if err != nil {
-			return in, nil, err
-		}
-		if rests != "" {
-			resting[p.Name] = rests
-		}
+		p := l.File.Pools[i].Plan()
+		p.Maintenance = l.File.Pools[i].Maintenance.Open(now)
 		in.Pools = append(in.Pools, p)
 	}
+	// First those that tell which nodes are theirs: what they leave may be another's.
+	for i := range in.Pools {
+		if made := l.own[in.Pools[i].Name]; made != nil {
+			rests, err := l.assignOwn(&in, i, made)
+			if err != nil {
+				rests = fmt.Sprintf("what it has is not known: %s", err)
+				complaints = append(complaints, fmt.Sprintf("pool %s: %s", in.Pools[i].Name, err))
+			}
+			if rests != "" {
+				resting[in.Pools[i].Name] = rests
+			}
+		}
+	}
+	for i := range in.Pools {
+		if p := in.Pools[i]; l.own[p.Name] == nil {
+			if rests := l.assign(&in, i, own, count); rests != "" {
+				resting[p.Name] = rests
+			}
+		}
+	}
+	l.strangers(&in)
+	for _, p := range in.Pools {
+		for _, remark := range l.remarks[p.Name] {
+			complaints = append(complaints, "pool "+p.Name+": "+remark)
+		}
+	}
+	l.complain(complaints)
 	return in, resting, nil
 }
 
@@ -72,18 +85,19 @@ func (l *Lookout) inMaintenance(w plan.Where) bool {
 	})
 }
 
-// claim says which nodes are the pool's, and what of them is old. One that has
-// told of no device yet, as its driver is still being installed, is on its way
-// for as long as a node may take to be ready.
-func (l *Lookout) claim(in *plan.Input, d *pool.Definition, p plan.Pool) map[string]*plan.Node {
+// claim says which nodes are the pool's of those that may be, and what of them
+// is old. One that has told of no device yet, as its driver is still being
+// installed, is on its way for as long as a node may take to be ready.
+func (l *Lookout) claim(in *plan.Input, i int, may func(name string) bool) map[string]*plan.Node {
 	mine := map[string]*plan.Node{}
-	start, _ := d.Patience()
-	for i := range in.Nodes {
-		n := &in.Nodes[i]
-		if n.Pool == "" && p.Where.Selects(n.Where) {
+	p := in.Pools[i]
+	start, _ := l.File.Pools[i].Patience()
+	for j := range in.Nodes {
+		n := &in.Nodes[j]
+		if n.Pool == "" && p.Where.Selects(n.Where) && may(n.Name) {
 			n.Pool = p.Name
 			if p.Maintenance != nil {
-				n.Replace = d.Maintenance.Old(l.reading.Told[n.Name])
+				n.Replace = l.File.Pools[i].Maintenance.Old(l.reading.Told[n.Name])
 			}
 			if n.Free.Devices != nil && len(n.Whole.Devices) == 0 && !n.Busy && !n.Closed && in.Now.Sub(n.IdleSince) < start {
 				n.Starting, n.Free = true, p.Shape
@@ -94,37 +108,49 @@ func (l *Lookout) claim(in *plan.Input, d *pool.Definition, p plan.Pool) map[str
 	return mine
 }
 
+func anyNode(string) bool { return true }
+
 // assignOwn joins the nodes of a pool that we make with what is known of them,
-// and adds those on their way.
-func (l *Lookout) assignOwn(in *plan.Input, d *pool.Definition, p *plan.Pool, made pool.Pool) (rests string, err error) {
-	if rests, err = made.Resting(in.Now); err != nil {
-		return "", err
-	}
-	h, err := made.History(in.Now)
-	if err != nil {
+// and adds those on their way. A pool of which nothing can be read keeps what
+// Nomad has of it.
+func (l *Lookout) assignOwn(in *plan.Input, i int, made pool.Pool) (rests string, err error) {
+	p := &in.Pools[i]
+	nodes, err := made.Nodes()
+	h, err2 := made.History(in.Now)
+	rests, err3 := made.Resting(in.Now)
+	if err := cmp.Or(err, err2, err3); err != nil {
+		l.claim(in, i, anyNode)
 		return "", err
 	}
 	p.Refused, p.Interrupted = h.Refused, h.Interrupted
-	nodes, err := made.Nodes()
-	if err != nil {
-		return "", err
+	told := map[string]int{}
+	for _, n := range nodes {
+		told[n.Name]++
 	}
-	mine := l.claim(in, d, *p)
+	mine := l.claim(in, i, func(name string) bool { return told[name] > 0 })
 	var coming []plan.Node
 	for _, n := range nodes {
 		known := mine[n.Name]
+		delete(mine, n.Name)
 		switch {
 		case known != nil:
 			known.Bought = n.Since
 			if n.AtRisk {
 				known.AtRisk, known.Replace = true, cmp.Or(known.Replace, "its maker expects to take it away")
 			}
-			if known.Closed && !n.Leaving {
+			if n.Leaving {
+				known.Closed = true
+			} else if known.Closed {
 				// Someone else has closed it: it takes nothing and is in its pool until they open it.
 				known.Closed, known.Busy, known.Free, known.Tenants, known.Replace = false, true, plan.Shape{}, nil, ""
 			}
 		case !n.Leaving:
-			coming = append(coming, starting(n.Name, *p))
+			c := starting(n.Name, *p)
+			if told[n.Name] > 1 {
+				c.Free = plan.Shape{}
+				l.remark(p.Name, fmt.Sprintf("two machines have the node %s", n.Name))
+			}
+			coming = append(coming, c)
 		}
 	}
 	in.Nodes = append(in.Nodes, coming...)
@@ -141,6 +167,7 @@ type awaited struct {
 	count, members int
 	told           time.Time // when the count was
 	since          time.Time // since when as many members are fewer than the count
+	over           time.Time // since when they are more
 }
 
 // countAge is how long a target's count serves the plans of other pools.
@@ -149,11 +176,12 @@ const countAge = 10 * time.Minute
 // assign joins the nodes of a pool that another target makes, and adds those
 // that it counts and Nomad does not know: they are on their way. When none has
 // come up for start_timeout they are given up, and others are bought from.
-func (l *Lookout) assign(in *plan.Input, d *pool.Definition, p plan.Pool, own string, count int) (rests string) {
-	members := 0
-	for n := range maps.Values(l.claim(in, d, p)) {
+func (l *Lookout) assign(in *plan.Input, i int, own string, count int) (rests string) {
+	p := in.Pools[i]
+	var there []*plan.Node
+	for n := range maps.Values(l.claim(in, i, anyNode)) {
 		if !n.Closed {
-			members++
+			there = append(there, n)
 		}
 	}
 	if l.awaited == nil {
@@ -167,12 +195,13 @@ func (l *Lookout) assign(in *plan.Input, d *pool.Definition, p plan.Pool, own st
 	if p.Name == own {
 		a.count, a.told = count, in.Now
 	}
+	start, retry := l.File.Pools[i].Patience()
+	members := len(there) - l.disown(in, p, there, a, start)
 	missing := a.count - members
 	if missing <= 0 || in.Now.Sub(a.told) > countAge {
 		a.since = time.Time{}
 		return ""
 	}
-	start, retry := d.Patience()
 	if a.since.IsZero() || members > a.members || in.Now.Sub(a.since) >= start+retry {
 		a.since = in.Now
 	}

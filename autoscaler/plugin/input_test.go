@@ -67,9 +67,10 @@ type standInPool struct {
 	resting string
 	did     []string
 	fail    error
+	broken  error // what is known of it cannot be read
 }
 
-func (p *standInPool) Nodes() ([]pool.Node, error)                { return p.nodes, nil }
+func (p *standInPool) Nodes() ([]pool.Node, error)                { return p.nodes, p.broken }
 func (p *standInPool) Grow(context.Context, time.Time, int) error { return nil }
 func (p *standInPool) Shrink(_ context.Context, count int, wanted []string) error {
 	p.did = append(p.did, "shrink to "+strings.Repeat("I", count)+" "+strings.Join(wanted, ","))
@@ -230,4 +231,97 @@ func TestTheTargetDrainsWhatIsNamedAndLetsNothingElseGoForIt(t *testing.T) {
 	own.did, own.fail = nil, errors.New("n3 has no leave")
 	must.ErrorContains(t, scale(own, map[string]any{releaseMeta: "n1", drainMeta: "n2,n3"}), "n3 has no leave")
 	must.Eq(t, []string{"drain n2,n3", "shrink to I n1"}, own.did, must.Sprint("of the two that are left one goes"))
+}
+
+// gangOf is a gang of whole nodes that runs on own alone.
+func gangOf(count int) plan.Work {
+	return plan.Work{Job: "train", Group: "g", Gang: true, Distinct: true, Count: count, Request: plan.Shape{GPUs: 8}, Spot: plan.Prefer, Allowed: func(w plan.Where) bool { return w.Class == "own" }}
+}
+
+func TestANodeThatNoMachineIsFreezesNoPool(t *testing.T) {
+	fixed := at("own", "fixed")
+	fixed.Busy, fixed.Free = true, plan.Shape{}
+	l, own, log := lookout(t, file, demand.Reading{At: time.Unix(1e9, 0), Nodes: []plan.Node{fixed, at("own", "n1")}, Work: []plan.Work{gangOf(3)}})
+	own.nodes = []pool.Node{{Name: "n1", Ready: true}}
+	decide := func() plan.Decision {
+		in, resting, err := l.input("own", 1)
+		must.NoError(t, err)
+		out := planAround(in, resting)
+		l.tell(out)
+		d, _ := out.Of("own")
+		return d
+	}
+	d := decide()
+	must.Eq(t, 1, d.Now, must.Sprint("as many as the target counts"))
+	must.Eq(t, 3, d.Want)
+	must.StrContains(t, d.Reason, "fixed: selected by the pool and no machine that its maker tells of; work is placed there, and it is neither counted nor let go")
+	must.StrContains(t, log.String(), "pool own: fixed: selected by the pool")
+	must.Eq(t, sdk.ScaleDirectionUp, action(d, plan.Output{}, 1).Direction)
+
+	l.reading.Nodes[0] = at("own", "fixed")
+	must.Eq(t, 2, decide().Want, must.Sprint("what it has free is used"))
+
+	l.reading.Nodes[0] = at("own", "n2")
+	own.nodes = append(own.nodes, pool.Node{Name: "m2"})
+	must.StrNotContains(t, decide().Reason, "selected by the pool", must.Sprint("a machine's node is known a moment later"))
+}
+
+func TestOfTwoPoolsThatSelectANodeTheOneWhoseMachineItIsHasIt(t *testing.T) {
+	overlapping := strings.Replace(file, `node_class = "asg"`, `datacenter = "dc1"`, 1)
+	n1, n2 := at("own", "n1"), at("own", "n2")
+	n1.Where.Datacenter, n2.Where.Datacenter = "dc1", "dc1"
+	l, own, _ := lookout(t, overlapping, demand.Reading{At: time.Unix(1e9, 0), Nodes: []plan.Node{n1, n2}})
+	own.nodes = []pool.Node{{Name: "n2", Ready: true}}
+	in, _, err := l.input("own", 1)
+	must.NoError(t, err)
+	must.Eq(t, []string{"asg", "own"}, []string{in.Nodes[0].Pool, in.Nodes[1].Pool})
+}
+
+func TestNodesBeyondATargetsCountAreToldApartWhenTheyStay(t *testing.T) {
+	begin := time.Unix(1e9, 0)
+	busy := at("asg", "z")
+	busy.Busy, busy.Free = true, plan.Shape{}
+	l, _, _ := lookout(t, file, demand.Reading{At: begin, Nodes: []plan.Node{at("asg", "a"), at("asg", "b"), busy}})
+	now := func(after time.Duration) int {
+		l.reading.At = begin.Add(after)
+		in, resting, err := l.input("asg", 2)
+		must.NoError(t, err)
+		d, _ := planAround(in, resting).Of("asg")
+		return d.Now
+	}
+	must.Eq(t, 3, now(0), must.Sprint("the target may have let one go just now"))
+	must.Eq(t, 3, now(4*time.Minute))
+	must.Eq(t, 2, now(5*time.Minute))
+	in, _, err := l.input("asg", 2)
+	must.NoError(t, err)
+	must.Eq(t, []string{"asg", "asg", ""}, []string{in.Nodes[0].Pool, in.Nodes[1].Pool, in.Nodes[2].Pool})
+	must.StrContains(t, l.remarks["asg"][0], "Nomad has 3 nodes that the pool selects and its target counts 2")
+}
+
+func TestTwoMachinesWithOneNodeFreezeNoPool(t *testing.T) {
+	l, own, _ := lookout(t, file, demand.Reading{At: time.Unix(1e9, 0), Nodes: []plan.Node{at("own", "n1")}})
+	own.nodes = []pool.Node{{Name: "n1", Ready: true}, {Name: "n1"}}
+	in, _, err := l.input("own", 2)
+	must.NoError(t, err)
+	d, _ := plan.Make(in).Of("own")
+	must.Eq(t, 2, d.Now)
+	must.Eq(t, []string{"two machines have the node n1"}, l.remarks["own"])
+}
+
+func TestAPoolOfWhichNothingCanBeReadRestsAndTheOthersServe(t *testing.T) {
+	anywhere := gangOf(2)
+	anywhere.Allowed = func(plan.Where) bool { return true }
+	l, own, log := lookout(t, strings.Replace(file, "price = 20", "price = 1", 1), demand.Reading{At: time.Unix(1e9, 0), Nodes: []plan.Node{at("own", "n1")}, Work: []plan.Work{anywhere, gangOf(3)}})
+	l.reading.Nodes[0].Busy, l.reading.Nodes[0].Free = true, plan.Shape{}
+	own.broken = errors.New("/x/own.json is no ledger of a pool")
+	in, resting, err := l.input("asg", 0)
+	must.NoError(t, err)
+	must.Eq(t, "what it has is not known: /x/own.json is no ledger of a pool", resting["own"])
+	must.StrContains(t, log.String(), "/x/own.json is no ledger of a pool")
+	out := planAround(in, resting)
+	asg, _ := out.Of("asg")
+	must.Eq(t, 2, asg.Want)
+	d, _ := out.Of("own")
+	must.Eq(t, [2]int{1, 1}, [2]int{d.Now, d.Want})
+	must.StrContains(t, d.Reason, "the pool rests: what it has is not known")
 }

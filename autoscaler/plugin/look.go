@@ -58,7 +58,8 @@ type Lookout struct {
 	record  string       // empty: none is kept
 
 	mu       sync.Mutex
-	said     map[string]bool // the complaints of the last look
+	said     map[string]bool     // the complaints of the last look
+	remarks  map[string][]string // of each pool, at the last look
 	awaited  map[string]*awaited
 	recorded time.Time
 	at       time.Time
@@ -146,6 +147,7 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 	l.misfits.tell(in.Work, in.Pools, in.Now)
 	out := planAround(in, resting)
 	l.misfits.learn(out.Waiting, in.Now)
+	l.tell(out)
 	l.metrics.decide(l.reading, out, resting)
 	if l.record != "" && l.reading.At.Sub(l.recorded) >= recordPeriod {
 		l.recorded = l.reading.At

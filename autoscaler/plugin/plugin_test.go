@@ -21,11 +21,15 @@ func configured() *APM {
 
 func TestAWrongQueryIsNamedWithWhatIsAllowed(t *testing.T) {
 	for query, want := range map[string]string{
-		"queued gpus":               `query: "queued gpus"; allowed is a metric such as queued_gpus`,
-		"queue_depth":               `query: metric "queue_depth"; allowed are ["needed_nodes" "queued_gangs" "queued_gpus"`,
-		`needed_nodes{pool="nope"}`: `pool: "nope"; allowed are ["spot"]`,
-		`needed_nodes{pod="spot"}`:  "allowed is a metric",
-		"":                          "allowed is a metric",
+		"queued gpus":                     `query: "queued gpus"; allowed is a metric such as queued_gpus`,
+		"queue_depth":                     `query: metric "queue_depth"; allowed are ["needed_nodes" "queued_gangs" "queued_gpus"`,
+		`needed_nodes{pool="nope"}`:       `pool: "nope"; allowed are ["spot"]`,
+		`needed_nodes{pod="spot"}`:        "allowed is a metric",
+		"":                                "allowed is a metric",
+		`queued_gpus{pool=""}`:            `query: pool: ""; allowed are ["spot"]`,
+		`utilisation{pool="spot"}`:        `utilisation is of all pools, so no pool may be named; of one pool there are ["needed_nodes" "queued_gangs" "queued_gpus" "wanted_nodes"]`,
+		`running_gpus{pool="spot"}`:       "running_gpus is of all pools",
+		`unsatisfiable_gpus{pool="spot"}`: "unsatisfiable_gpus is of all pools",
 	} {
 		_, err := configured().Query(query, sdk.TimeRange{})
 		must.ErrorContains(t, err, want)

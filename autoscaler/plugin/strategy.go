@@ -77,10 +77,10 @@ func action(d plan.Decision, out plan.Output, count int64) *sdk.ScalingAction {
 		"needed_nodes": int64(d.Needed), "unsatisfiable_gpus": int64(unsatisfiable(out, plan.Work.QueuedGPUs)),
 	}}
 	// The target may have acted between its count and this look: then the
-	// next evaluation decides.
+	// next evaluation decides. A difference that stays is resolved by the look.
 	switch {
 	case int64(d.Now) != count:
-		a.Reason = fmt.Sprintf("the pool has %d nodes and its target counts %d; deciding when both agree", d.Now, count)
+		a.Reason = fmt.Sprintf("the pool has %d nodes and its target counts %d; deciding when both agree: once those on their way in or out are, or, where the pool selects nodes that are not its target's, after start_timeout", d.Now, count)
 	case int64(d.Want) > count:
 		a.Count, a.Direction = int64(d.Want), sdk.ScaleDirectionUp
 	// The plan counts a node that is to be drained until it is, the target from then on no more.

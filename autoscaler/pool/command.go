@@ -73,8 +73,9 @@ type CommandRequest struct {
 
 // CommandAnswer is what a program writes on its standard output, as one JSON object.
 type CommandAnswer struct {
-	// Machines answers "list": all of the pool, those being made included.
-	Machines []CommandMachine `json:"machines,omitempty"`
+	// Machines answers "list": all of the pool, those being made included. An
+	// empty list says that there is none; a list that is left out says nothing.
+	Machines []CommandMachine `json:"machines,omitzero"`
 	// Error says that the action was not done.
 	Error *CommandError `json:"error,omitempty"`
 }
@@ -111,6 +112,10 @@ func (m commandMaker) List(ctx context.Context) ([]Machine, string, error) {
 	}
 	wrong := func(i int, field string, value any, allowed string) error {
 		return fmt.Errorf("program %s: machines[%d].%s: %v; allowed %s", m.command.List[0], i, field, value, allowed)
+	}
+	if a.Machines == nil {
+		// A program that failed and does not say so must not look like a pool that is gone.
+		return nil, "", fmt.Errorf(`program %s: list: it wrote no machines; allowed is {"machines": []} where there are none`, m.command.List[0])
 	}
 	if len(a.Machines) > maxMachines {
 		return nil, "", fmt.Errorf("program %s: machines: %d of them; allowed are %d", m.command.List[0], len(a.Machines), maxMachines)

@@ -37,6 +37,10 @@ func TestAProgramIsAskedInJSONAndAnswersInJSON(t *testing.T) {
 	must.Eq(t, "", refused)
 	must.Eq(t, []Machine{{ID: "i-1", Node: "n1"}, {ID: "i-2", Address: "10.0.0.2", Interrupted: true}}, machines)
 	must.Eq(t, `{"action":"list","pool":"h100"}`, asked())
+	empty, _ := program(t, `echo '{"machines": []}'`)
+	machines, _, err = makerOf(empty).List(t.Context())
+	must.NoError(t, err)
+	must.SliceEmpty(t, machines)
 	must.NoError(t, m.Create(t.Context(), "tok", 3))
 	must.Eq(t, `{"action":"create","pool":"h100","count":3,"token":"tok"}`, asked())
 	must.NoError(t, m.Destroy(t.Context(), []string{"i-1"}))
@@ -52,15 +56,18 @@ func TestNoShellIsBetweenAPoolAndItsProgram(t *testing.T) {
 
 func TestEachFaultOfAProgramIsNamed(t *testing.T) {
 	cases := map[string]struct{ script, want string }{
-		"a failure":             {"echo first >&2; echo 'no credentials' >&2; exit 3", "list: exit status 3: no credentials"},
-		"a failure in JSON":     {`echo '{"error":{"code":"failed","message":"zone?"}}'; exit 1`, ": zone?"},
-		"no JSON":               {"echo hello", "list: its answer: invalid character"},
-		"an unknown field":      {`echo '{"machine":[]}'`, `unknown field "machine"`},
-		"more than one object":  {`echo '{} {}'`, "there is more after the JSON object"},
-		"no id":                 {`echo '{"machines":[{"id":"a"},{"node":"n"}]}'`, `machines[1].id: ""; allowed is a text`},
-		"an id twice":           {`echo '{"machines":[{"id":"a"},{"id":"a"}]}'`, `machines[1].id: "a"; allowed is a text of up to 256 bytes that no other machine has`},
-		"an unknown error code": {`echo '{"error":{"code":"bad"}}'`, `error.code: "bad"; allowed are "capacity", "quota" and "failed"`},
-		"too much":              {"head -c 2000000 /dev/zero", "it wrote more than 1048576 bytes"},
+		"a failure":              {"echo first >&2; echo 'no credentials' >&2; exit 3", "list: exit status 3: no credentials"},
+		"a failure in JSON":      {`echo '{"error":{"code":"failed","message":"zone?"}}'; exit 1`, ": zone?"},
+		"no JSON":                {"echo hello", "list: its answer: invalid character"},
+		"an unknown field":       {`echo '{"machine":[]}'`, `unknown field "machine"`},
+		"more than one object":   {`echo '{} {}'`, "there is more after the JSON object"},
+		"no id":                  {`echo '{"machines":[{"id":"a"},{"node":"n"}]}'`, `machines[1].id: ""; allowed is a text`},
+		"an id twice":            {`echo '{"machines":[{"id":"a"},{"id":"a"}]}'`, `machines[1].id: "a"; allowed is a text of up to 256 bytes that no other machine has`},
+		"an unknown error code":  {`echo '{"error":{"code":"bad"}}'`, `error.code: "bad"; allowed are "capacity", "quota" and "failed"`},
+		"nothing":                {"true", `list: it wrote no machines; allowed is {"machines": []} where there are none`},
+		"an empty object":        {"echo '{}'", "list: it wrote no machines"},
+		"machines that are null": {`echo '{"machines":null}'`, "list: it wrote no machines"},
+		"too much":               {"head -c 2000000 /dev/zero", "it wrote more than 1048576 bytes"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2/hclsimple"
@@ -61,15 +62,11 @@ type Definition struct {
 	idle, start, retry, period time.Duration
 }
 
+// maxName is how long a pool's name may be in bytes: it names files.
+const maxName = 128
+
 // kinds are those whose nodes the target gpu-pool makes.
 var kinds = []string{"local", "command", "aws-asg", "aws-ec2-fleet"}
-
-// Select says which of Nomad's nodes are the pool's.
-type Select struct {
-	NodePool   string `hcl:"node_pool,optional"`
-	NodeClass  string `hcl:"node_class,optional"`
-	Datacenter string `hcl:"datacenter,optional"`
-}
 
 // Local is a pool of Nomad clients on this machine.
 type Local struct {
@@ -106,12 +103,12 @@ func New(d *Definition, client *api.Client, logger hclog.Logger) (Pool, error) {
 
 // ReadFile reads and checks a pools file. Errors name the file and line, or the field.
 func ReadFile(path string) (*File, error) {
-	var f File
-	data, err := os.ReadFile(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("pools file: %w", err)
 	}
-	if err := hclsimple.Decode(path, data, nil, &f); err != nil {
+	var f File
+	if err := hclsimple.Decode(path, text, nil, &f); err != nil {
 		return nil, fmt.Errorf("pools file: %w", err)
 	}
 	var errs []error
@@ -129,6 +126,7 @@ func ReadFile(path string) (*File, error) {
 	if len(f.Pools) == 0 {
 		errs = append(errs, errors.New("no pool is defined; allowed is one pool block or more"))
 	}
+	errs = append(errs, f.validateSelects()...)
 	errs = append(errs, f.validateBudget(), f.Curve.validate())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("pools file %s: %w", path, err)
@@ -147,8 +145,8 @@ func (p *Definition) validate() error {
 	if p.Kind != "target" && !slices.Contains(kinds, p.Kind) {
 		wrong("kind", fmt.Sprintf("%q", p.Kind), fmt.Sprintf("are %q", append(slices.Clone(kinds), "target")))
 	}
-	if p.Name == "" || filepath.Base(p.Name) != p.Name || strings.HasPrefix(p.Name, ".") {
-		wrong("name", fmt.Sprintf("%q", p.Name), "is a text without a slash that begins with no dot")
+	if p.Name == "" || filepath.Base(p.Name) != p.Name || strings.HasPrefix(p.Name, ".") || strings.ContainsFunc(p.Name, unicode.IsControl) || len(p.Name) > maxName {
+		wrong("name", fmt.Sprintf("%.64q", p.Name), fmt.Sprintf("is a text of one line and up to %d bytes, without a slash, that begins with no dot", maxName))
 	}
 	if p.Lifecycle == "" {
 		p.Lifecycle = plan.OnDemand
@@ -159,8 +157,8 @@ func (p *Definition) validate() error {
 	if !(p.Price >= 0) || math.IsInf(p.Price, 0) {
 		wrong("price", p.Price, "are 0 and more, for a node and hour")
 	}
-	if p.Min < 0 || p.Max < p.Min {
-		wrong("min and max", fmt.Sprintf("%d and %d", p.Min, p.Max), "are 0 and more, and max not below min")
+	if p.Min < 0 || p.Max < p.Min || p.Max > maxMachines {
+		wrong("min and max", fmt.Sprintf("%d and %d", p.Min, p.Max), fmt.Sprintf("are 0 to %d, and max not below min", maxMachines))
 	}
 	errs = append(errs, p.Shape.validate(p.Name)...)
 	if p.Select == (Select{}) {
@@ -181,6 +179,9 @@ func (p *Definition) validate() error {
 			wrong(field, fmt.Sprintf("%q", v.text), "is a duration such as 10m")
 		}
 		*v.to = d
+	}
+	if p.StartTimeout != "" && p.start == 0 {
+		wrong("start_timeout", fmt.Sprintf("%q", p.StartTimeout), "is a duration above 0: each node would be given up at once")
 	}
 	if v := p.Penalty; v != nil && !(*v >= 0 && *v <= 1) {
 		wrong("interruption_penalty", *v, "are 0 (none) to 1, such as 0.02")

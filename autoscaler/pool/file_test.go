@@ -89,6 +89,10 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 		"lifecycle":                       {`"spot"` + "\n  price", `"cheap"` + "\n  price", `lifecycle: "cheap"`},
 		"price":                           {`12.5`, `-1`, "price: -1"},
 		"max below min":                   {`max       = 1`, "max = 1\n  min = 2", "min and max: 2 and 1"},
+		"max beyond all":                  {`max       = 1`, "max = 10001", "min and max: 0 and 10001; allowed are 0 to 10000"},
+		"a name of two lines":             {`pool "spot"`, `pool "a\nb"`, `name: "a\nb"; allowed is a text of one line`},
+		"GPUs beyond all":                 {`gpus = 8`, `gpus = 4000000000`, "shape.gpus: 4000000000; allowed are 1 to 1024"},
+		"no time to start":                {`max       = 1`, "max = 1\n  start_timeout = \"0s\"", `start_timeout: "0s"; allowed is a duration above 0`},
 		"headroom":                        {`max       = 1`, "max = 1\n  headroom = 1.5", "headroom: 1.5; allowed are 0 (none) to 1"},
 		"a budget of nothing":             {`pool "spot" {`, "budget {\n  per_hour = 0\n}\npool \"spot\" {", "budget: per_hour: 0; allowed is more than 0"},
 		"a budget that the minima exceed": {"\n" + `pool "spot" {` + "\n  kind", "\nbudget {\n  per_hour = 12\n}\npool \"spot\" {\n  min = 1\n  kind", "budget: per_hour: 12; allowed is more than 0, and not less than the pools' minima cost, 12.5"},
@@ -121,8 +125,35 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 	}
 	_, err := readText(t, good+good)
 	must.ErrorContains(t, err, `pool "spot": it is defined twice`)
+	_, err = ReadFile("/no/such/pools.hcl")
+	must.EqError(t, err, "pools file: open /no/such/pools.hcl: no such file or directory")
 	_, err = readText(t, "")
 	must.ErrorContains(t, err, "no pool is defined")
+}
+
+func TestTwoPoolsNeverSelectTheSameNodes(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b string
+		want string
+	}{
+		"the same":                       {`node_pool = "gpu"`, `node_pool = "gpu"`, `pool "b": select: each node of it is selected by pool "spot" too`},
+		"a part":                         {`node_pool = "gpu"`, "node_pool = \"gpu\"\n    node_class = \"h100\"", `pool "b": select: each node of it is selected by pool "spot" too`},
+		"a part of a later one":          {"node_pool = \"gpu\"\n    datacenter = \"dc1\"", `datacenter = "dc1"`, `pool "spot": select: each node of it is selected by pool "b" too`},
+		"others":                         {`node_pool = "gpu"`, `node_pool = "other"`, ""},
+		"such as may be the same or not": {`node_pool = "gpu"`, `node_class = "h100"`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := strings.Replace(good, `node_pool = "gpu"`, c.a, 1)
+			b := strings.NewReplacer(`node_pool = "gpu"`, c.b, `pool "spot"`, `pool "b"`).Replace(good)
+			_, err := readText(t, a+b)
+			if c.want == "" {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, c.want)
+			must.Eq(t, 1, strings.Count(err.Error(), "select:"))
+		})
+	}
 }
 
 func TestEachPoolsFileOfTheReferenceIsLoaded(t *testing.T) {

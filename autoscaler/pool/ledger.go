@@ -73,13 +73,14 @@ func (s store) load() (*ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(data, l); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.path(), err)
-	}
+	err = json.Unmarshal(data, l)
 	for id, e := range l.Machines {
 		if e == nil {
-			return nil, fmt.Errorf("%s: machines.%s: null; allowed is an object", s.path(), id)
+			err = errors.Join(err, fmt.Errorf("machines.%s: null; allowed is an object", id))
 		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is no ledger of a pool: %w; what the pool has is asked for again once the file is taken away", s.path(), err)
 	}
 	if l.Machines == nil {
 		l.Machines = map[string]*entry{}
@@ -87,7 +88,6 @@ func (s store) load() (*ledger, error) {
 	return l, nil
 }
 
-// save replaces the file whole: a reader never sees half of it.
 func (s store) save(l *ledger) error {
 	data, err := json.Marshal(l)
 	if err != nil {
@@ -96,9 +96,5 @@ func (s store) save(l *ledger) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	partial := s.path() + ".partial"
-	if err := os.WriteFile(partial, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(partial, s.path())
+	return replace(s.path(), data)
 }

@@ -70,9 +70,5 @@ func (p *LocalPool) save(name string, r *record) error {
 	if err != nil {
 		return err
 	}
-	partial := p.path(name) + ".partial"
-	if err := os.WriteFile(partial, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(partial, p.path(name))
+	return replace(p.path(name), data)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
@@ -370,4 +371,17 @@ func TestWhatAKilledAutoscalerHadMarkedIsClosedBeforeItIsLookedAt(t *testing.T) 
 	must.Eq(t, "[{node-m1 true false} {node-m2 true false}]", b.nodes(), must.Sprint("work was placed meanwhile: both stay"))
 	must.Eq(t, "node-m1 ineligible, node-m1 eligible, node-m2 ineligible, node-m2 ineligible, node-m2 eligible", b.nomad.done())
 	must.SliceEmpty(t, b.maker.did)
+}
+
+func TestALedgerThatIsDamagedIsNamedAndMayBeTakenAway(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(2))
+	for _, text := range []string{"", "{", "[]", `{"machines":{"m1":null}}`} {
+		must.NoError(t, os.WriteFile(b.pool.store.path(), []byte(text), 0o600))
+		_, err := b.next().Nodes()
+		must.ErrorContains(t, err, b.pool.store.path()+" is no ledger of a pool: ")
+	}
+	must.NoError(t, os.Remove(b.pool.store.path()))
+	b.tend(time.Second)
+	must.Eq(t, "[{m1 false false} {m2 false false}]", b.nodes())
 }
