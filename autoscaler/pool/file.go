@@ -103,8 +103,12 @@ func New(d *Definition, client *api.Client, logger hclog.Logger) (Pool, error) {
 
 // ReadFile reads and checks a pools file. Errors name the file and line, or the field.
 func ReadFile(path string) (*File, error) {
+	text, err := readBounded(path)
+	if err != nil {
+		return nil, fmt.Errorf("pools file: %w", err)
+	}
 	var f File
-	if err := hclsimple.DecodeFile(path, nil, &f); err != nil {
+	if err := hclsimple.Decode(path, text, nil, &f); err != nil {
 		return nil, fmt.Errorf("pools file: %w", err)
 	}
 	var errs []error
@@ -122,7 +126,7 @@ func ReadFile(path string) (*File, error) {
 	if len(f.Pools) == 0 {
 		errs = append(errs, errors.New("no pool is defined; allowed is one pool block or more"))
 	}
-	errs = append(errs, f.validateBudget(), f.Curve.validate())
+	errs = append(errs, f.validateBudget(), f.Curve.validate(), f.validateApart())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("pools file %s: %w", path, err)
 	}
@@ -140,8 +144,8 @@ func (p *Definition) validate() error {
 	if p.Kind != "target" && !slices.Contains(kinds, p.Kind) {
 		wrong("kind", fmt.Sprintf("%q", p.Kind), fmt.Sprintf("are %q", append(slices.Clone(kinds), "target")))
 	}
-	if p.Name == "" || filepath.Base(p.Name) != p.Name || strings.HasPrefix(p.Name, ".") {
-		wrong("name", fmt.Sprintf("%q", p.Name), "is a text without a slash that begins with no dot")
+	if len(p.Name) > maxName || !poolName.MatchString(p.Name) {
+		wrong("name", fmt.Sprintf("%.64q", p.Name), fmt.Sprintf("are 1 to %d letters, digits, dots, - and _, with no dot first", maxName))
 	}
 	if p.Lifecycle == "" {
 		p.Lifecycle = plan.OnDemand
@@ -152,29 +156,14 @@ func (p *Definition) validate() error {
 	if !(p.Price >= 0) || math.IsInf(p.Price, 0) {
 		wrong("price", p.Price, "are 0 and more, for a node and hour")
 	}
-	if p.Min < 0 || p.Max < p.Min {
-		wrong("min and max", fmt.Sprintf("%d and %d", p.Min, p.Max), "are 0 and more, and max not below min")
+	if p.Min < 0 || p.Max < p.Min || p.Max > maxMachines {
+		wrong("min and max", fmt.Sprintf("%d and %d", p.Min, p.Max), fmt.Sprintf("are 0 to %d, and max not below min", maxMachines))
 	}
 	errs = append(errs, p.Shape.validate(p.Name)...)
 	if p.Select == (Select{}) {
 		wrong("select", "empty", "is at least one of node_pool, node_class, datacenter")
 	}
-	for field, v := range map[string]struct {
-		text     string
-		to       *time.Duration
-		fallback time.Duration
-	}{"idle_time": {p.IdleTime, &p.idle, 10 * time.Minute}, "start_timeout": {p.StartTimeout, &p.start, 10 * time.Minute},
-		"retry_after": {p.RetryAfter, &p.retry, 5 * time.Minute}, "period": {p.Period, &p.period, 10 * time.Second}} {
-		*v.to = v.fallback
-		if v.text == "" {
-			continue
-		}
-		d, err := time.ParseDuration(v.text)
-		if err != nil || d < 0 {
-			wrong(field, fmt.Sprintf("%q", v.text), "is a duration such as 10m")
-		}
-		*v.to = d
-	}
+	p.times(wrong)
 	if v := p.Penalty; v != nil && !(*v >= 0 && *v <= 1) {
 		wrong("interruption_penalty", *v, "are 0 (none) to 1, such as 0.02")
 	}
