@@ -76,6 +76,9 @@ func (b *Billing) validate(pool string) (errs []error) {
 	if b == nil {
 		return nil
 	}
+	if b.Increment == "" && b.Minimum == "" {
+		return []error{fmt.Errorf("pool %q: billing: neither increment nor minimum is set; allowed is one of them or both", pool)}
+	}
 	for _, f := range []struct {
 		name, text string
 		to         *time.Duration

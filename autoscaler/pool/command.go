@@ -38,6 +38,7 @@ const (
 	maxAnswer   = 1 << 20 // bytes
 	maxMachines = 10_000
 	maxText     = 256 // bytes of a name, an address or a message
+	maxTimeout  = time.Hour
 )
 
 func (c *Command) validate(pool string) (errs []error) {
@@ -53,8 +54,8 @@ func (c *Command) validate(pool string) (errs []error) {
 		}
 	}
 	var err error
-	if c.timeout, err = time.ParseDuration(cmp.Or(c.Timeout, "2m")); err != nil || c.timeout <= 0 {
-		errs = append(errs, fmt.Errorf("pool %q: command.timeout: %q; allowed is a duration above 0, such as 2m", pool, c.Timeout))
+	if c.timeout, err = time.ParseDuration(cmp.Or(c.Timeout, "2m")); err != nil || c.timeout <= 0 || c.timeout > maxTimeout {
+		errs = append(errs, fmt.Errorf("pool %q: command.timeout: %q; allowed is a duration above 0 and up to %s, such as 2m", pool, c.Timeout, maxTimeout))
 	}
 	return errs
 }

@@ -118,6 +118,7 @@ func TestACommandPoolIsChecked(t *testing.T) {
 		"no program":          {`["gpu-nodes", "list"]`, `[]`, "command.list: empty"},
 		"relative directory":  {`"/var/lib/pool"`, `"pool"`, `command.dir: "pool"`},
 		"no time":             {`"90s"`, `"0s"`, `command.timeout: "0s"; allowed is a duration above 0`},
+		"no end":              {`"90s"`, `"100h"`, `command.timeout: "100h"; allowed is a duration above 0 and up to 1h0m0s`},
 		"another kind":        {`kind      = "command"`, `kind = "target"`, `command: a block; allowed is one only with kind "command"`},
 		"no block":            {text[strings.Index(text, "  command {"):], "}\n", `command: no block; kind "command" needs one`},
 		"retry after":         {`max `, `retry_after = "x"` + "\n  max ", `retry_after: "x"`},

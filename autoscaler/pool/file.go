@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2/hclsimple"
@@ -62,11 +60,15 @@ type Definition struct {
 	idle, start, retry, period time.Duration
 }
 
-// maxName is how long a pool's name may be in bytes: it names files.
-const maxName = 128
-
 // kinds are those whose nodes the target gpu-pool makes.
 var kinds = []string{"local", "command", "aws-asg", "aws-ec2-fleet"}
+
+// Select says which of Nomad's nodes are the pool's.
+type Select struct {
+	NodePool   string `hcl:"node_pool,optional"`
+	NodeClass  string `hcl:"node_class,optional"`
+	Datacenter string `hcl:"datacenter,optional"`
+}
 
 // Local is a pool of Nomad clients on this machine.
 type Local struct {
@@ -103,7 +105,7 @@ func New(d *Definition, client *api.Client, logger hclog.Logger) (Pool, error) {
 
 // ReadFile reads and checks a pools file. Errors name the file and line, or the field.
 func ReadFile(path string) (*File, error) {
-	text, err := os.ReadFile(path)
+	text, err := readBounded(path)
 	if err != nil {
 		return nil, fmt.Errorf("pools file: %w", err)
 	}
@@ -126,8 +128,7 @@ func ReadFile(path string) (*File, error) {
 	if len(f.Pools) == 0 {
 		errs = append(errs, errors.New("no pool is defined; allowed is one pool block or more"))
 	}
-	errs = append(errs, f.validateSelects()...)
-	errs = append(errs, f.validateBudget(), f.Curve.validate())
+	errs = append(errs, f.validateBudget(), f.Curve.validate(), f.validateApart())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("pools file %s: %w", path, err)
 	}
@@ -145,8 +146,8 @@ func (p *Definition) validate() error {
 	if p.Kind != "target" && !slices.Contains(kinds, p.Kind) {
 		wrong("kind", fmt.Sprintf("%q", p.Kind), fmt.Sprintf("are %q", append(slices.Clone(kinds), "target")))
 	}
-	if p.Name == "" || filepath.Base(p.Name) != p.Name || strings.HasPrefix(p.Name, ".") || strings.ContainsFunc(p.Name, unicode.IsControl) || len(p.Name) > maxName {
-		wrong("name", fmt.Sprintf("%.64q", p.Name), fmt.Sprintf("is a text of one line and up to %d bytes, without a slash, that begins with no dot", maxName))
+	if len(p.Name) > maxName || !poolName.MatchString(p.Name) {
+		wrong("name", fmt.Sprintf("%.64q", p.Name), fmt.Sprintf("are 1 to %d letters, digits, dots, - and _, with no dot first", maxName))
 	}
 	if p.Lifecycle == "" {
 		p.Lifecycle = plan.OnDemand
@@ -164,25 +165,7 @@ func (p *Definition) validate() error {
 	if p.Select == (Select{}) {
 		wrong("select", "empty", "is at least one of node_pool, node_class, datacenter")
 	}
-	for field, v := range map[string]struct {
-		text     string
-		to       *time.Duration
-		fallback time.Duration
-	}{"idle_time": {p.IdleTime, &p.idle, 10 * time.Minute}, "start_timeout": {p.StartTimeout, &p.start, 10 * time.Minute},
-		"retry_after": {p.RetryAfter, &p.retry, 5 * time.Minute}, "period": {p.Period, &p.period, 10 * time.Second}} {
-		*v.to = v.fallback
-		if v.text == "" {
-			continue
-		}
-		d, err := time.ParseDuration(v.text)
-		if err != nil || d < 0 {
-			wrong(field, fmt.Sprintf("%q", v.text), "is a duration such as 10m")
-		}
-		*v.to = d
-	}
-	if p.StartTimeout != "" && p.start == 0 {
-		wrong("start_timeout", fmt.Sprintf("%q", p.StartTimeout), "is a duration above 0: each node would be given up at once")
-	}
+	p.times(wrong)
 	if v := p.Penalty; v != nil && !(*v >= 0 && *v <= 1) {
 		wrong("interruption_penalty", *v, "are 0 (none) to 1, such as 0.02")
 	}

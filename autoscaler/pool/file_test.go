@@ -90,9 +90,7 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 		"price":                           {`12.5`, `-1`, "price: -1"},
 		"max below min":                   {`max       = 1`, "max = 1\n  min = 2", "min and max: 2 and 1"},
 		"max beyond all":                  {`max       = 1`, "max = 10001", "min and max: 0 and 10001; allowed are 0 to 10000"},
-		"a name of two lines":             {`pool "spot"`, `pool "a\nb"`, `name: "a\nb"; allowed is a text of one line`},
 		"GPUs beyond all":                 {`gpus = 8`, `gpus = 4000000000`, "shape.gpus: 4000000000; allowed are 1 to 1024"},
-		"no time to start":                {`max       = 1`, "max = 1\n  start_timeout = \"0s\"", `start_timeout: "0s"; allowed is a duration above 0`},
 		"headroom":                        {`max       = 1`, "max = 1\n  headroom = 1.5", "headroom: 1.5; allowed are 0 (none) to 1"},
 		"a budget of nothing":             {`pool "spot" {`, "budget {\n  per_hour = 0\n}\npool \"spot\" {", "budget: per_hour: 0; allowed is more than 0"},
 		"a budget that the minima exceed": {"\n" + `pool "spot" {` + "\n  kind", "\nbudget {\n  per_hour = 12\n}\npool \"spot\" {\n  min = 1\n  kind", "budget: per_hour: 12; allowed is more than 0, and not less than the pools' minima cost, 12.5"},
@@ -109,6 +107,16 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 		"a curve of nothing":              {"\n" + `pool "spot" {` + "\n  kind", "\ncurve {}\npool \"spot\" {\n  kind", "curve: price, carbon and file: none"},
 		"a curve's file":                  {"\n" + `pool "spot" {` + "\n  kind", "\ncurve {\n  file = \"curve.csv\"\n}\npool \"spot\" {\n  kind", `curve: file: "curve.csv"; allowed is an absolute path`},
 		"idle time":                       {`"5m"`, `"soon"`, `idle_time: "soon"`},
+		"a maximum of no bound":           {`max       = 1`, "max = 9000000000000000000", "min and max: 0 and 9000000000000000000; allowed are 0 to 10000"},
+		"no time to come up":              {`max       = 1`, "max = 1\n  start_timeout = \"0s\"", `start_timeout: "0s"; allowed is a duration from 5s to 24h0m0s, such as 10m0s`},
+		"time to come up without end":     {`max       = 1`, "max = 1\n  start_timeout = \"100000h\"", `start_timeout: "100000h"`},
+		"a period of a day":               {`max       = 1`, "max = 1\n  period = \"24h\"", `period: "24h"; allowed is a duration from 1s to 10m0s`},
+		"a period of nothing":             {`max       = 1`, "max = 1\n  period = \"1ns\"", `period: "1ns"`},
+		"a rest without end":              {`max       = 1`, "max = 1\n  retry_after = \"9000h\"", `retry_after: "9000h"; allowed is a duration from 0s to 24h0m0s`},
+		"billing of nothing":              {`max       = 1`, "max = 1\n  billing {}", `billing: neither increment nor minimum is set`},
+		"a name of two lines":             {`pool "spot"`, `pool "a\nb"`, `name: "a\nb"; allowed are 1 to 128 letters`},
+		"a long name":                     {`pool "spot"`, `pool "` + strings.Repeat("x", 300) + `"`, `name: "xxx`},
+		"a name that begins with a dot":   {`pool "spot"`, `pool ".spot"`, `name: ".spot"`},
 		"no selection":                    {`node_pool = "gpu"`, ``, "select: empty"},
 		"no GPUs":                         {`gpus = 8`, `gpus = 0`, "shape.gpus: 0"},
 		"too few slots":                   {`max       = 1`, `max = 2`, "1 slots; allowed are as many as max, 2"},
@@ -129,30 +137,44 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 	must.EqError(t, err, "pools file: open /no/such/pools.hcl: no such file or directory")
 	_, err = readText(t, "")
 	must.ErrorContains(t, err, "no pool is defined")
+	_, err = ReadFile("/dev/zero")
+	must.EqError(t, err, "pools file: read /dev/zero: more than 4194304 bytes; allowed are 4194304")
 }
 
-func TestTwoPoolsNeverSelectTheSameNodes(t *testing.T) {
-	for name, c := range map[string]struct {
-		a, b string
-		want string
-	}{
-		"the same":                       {`node_pool = "gpu"`, `node_pool = "gpu"`, `pool "b": select: each node of it is selected by pool "spot" too`},
-		"a part":                         {`node_pool = "gpu"`, "node_pool = \"gpu\"\n    node_class = \"h100\"", `pool "b": select: each node of it is selected by pool "spot" too`},
-		"a part of a later one":          {"node_pool = \"gpu\"\n    datacenter = \"dc1\"", `datacenter = "dc1"`, `pool "spot": select: each node of it is selected by pool "b" too`},
-		"others":                         {`node_pool = "gpu"`, `node_pool = "other"`, ""},
-		"such as may be the same or not": {`node_pool = "gpu"`, `node_class = "h100"`, ""},
+func TestNoNodeMayBeOfTwoPools(t *testing.T) {
+	second := strings.NewReplacer(`pool "spot"`, `pool "more"`, `spot-1`, `more-1`)
+	of := func(selects string) string {
+		return strings.Replace(good, `node_pool = "gpu"`, selects, 1)
+	}
+	for name, c := range map[string]struct{ one, two, want string }{
+		"the same":         {`node_pool = "gpu"`, `node_pool = "gpu"`, `pools "spot" and "more": select: both are the same, { node_pool = "gpu" }; allowed is what no two pools share`},
+		"a part of it":     {`node_pool = "gpu"`, "node_pool = \"gpu\"\nnode_class = \"x\"", `select: all nodes of the second, { node_pool = "gpu", node_class = "x" }, are of the first too, { node_pool = "gpu" }`},
+		"more than it":     {"datacenter = \"dc1\"\nnode_class = \"x\"", `node_class = "x"`, `select: all nodes of the first, { node_class = "x", datacenter = "dc1" }, are of the second too, { node_class = "x" }`},
+		"other nodes":      {"node_pool = \"gpu\"\nnode_class = \"x\"", "node_pool = \"gpu\"\nnode_class = \"y\"", ""},
+		"perhaps the same": {`node_pool = "gpu"`, `node_class = "x"`, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			a := strings.Replace(good, `node_pool = "gpu"`, c.a, 1)
-			b := strings.NewReplacer(`node_pool = "gpu"`, c.b, `pool "spot"`, `pool "b"`).Replace(good)
-			_, err := readText(t, a+b)
-			if c.want == "" {
-				must.NoError(t, err)
-				return
-			}
-			must.ErrorContains(t, err, c.want)
-			must.Eq(t, 1, strings.Count(err.Error(), "select:"))
-		})
+		_, err := readText(t, of(c.one)+second.Replace(of(c.two)))
+		if c.want == "" {
+			must.NoError(t, err, must.Sprint(name))
+			continue
+		}
+		must.ErrorContains(t, err, c.want, must.Sprint(name))
+	}
+	other := strings.Replace(good, `node_pool = "gpu"`, `node_class = "x"`, 1)
+	_, err := readText(t, good+strings.Replace(other, `pool "spot"`, `pool "more"`, 1))
+	must.ErrorContains(t, err, `pools "spot" and "more": slot "spot-1"; allowed is`)
+	_, err = readText(t, good+strings.NewReplacer(`pool "spot"`, `pool "more"`, `slot "spot-1"`, `slot "more-1"`).Replace(other))
+	must.ErrorContains(t, err, `slots "spot-1" and "more-1": data_dir: "/var/lib/spot-1"`)
+	for _, region := range []string{"us-east-1", "us-west-2"} {
+		group := func(name, class, region string) string {
+			return fmt.Sprintf("pool %q {\n  kind = \"aws-asg\"\n  max = 1\n  select {\n    node_class = %q\n  }\n  shape {\n    gpus = 8\n  }\n  aws {\n    dir = \"/d\"\n    region = %q\n    group = \"g\"\n  }\n}\n", name, class, region)
+		}
+		_, err = readText(t, group("a", "a", "us-east-1")+group("b", "b", region))
+		if region == "us-west-2" {
+			must.NoError(t, err)
+		} else {
+			must.ErrorContains(t, err, `pools "a" and "b": aws: group "g"`)
+		}
 	}
 }
 
