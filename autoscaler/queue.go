@@ -65,6 +65,9 @@ func rowOfWaiting(w plan.Waiting, pools []plan.Pool, now time.Time) waiting {
 // queued is pure: the rows of all that waits, what drains took last.
 func (v view) queued(r demand.Reading, o plan.Output, pools []plan.Pool) []waiting {
 	all := slices.Clone(o.Waiting)
+	for _, f := range r.Forming {
+		all = append(all, f.Waiting())
+	}
 	for _, d := range r.Drained {
 		all = append(all, d.Waiting())
 	}

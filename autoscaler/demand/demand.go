@@ -37,6 +37,8 @@ type Reading struct {
 	Told map[string]map[string]string
 	// Drained is work that Nomad takes for finished and that is not.
 	Drained []Drained
+	// Forming are gangs that are placed whole and wait in their driver.
+	Forming []Forming
 	// Unread is how many jobs that wait are left for the next readings.
 	Unread int
 	// Faults are what could not be read and is done without.
@@ -123,8 +125,8 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if err != nil {
 		return Reading{}, err
 	}
-	drained := r.drainedJobs(allocs, now)
-	jobs, unread, err := r.readJobs(ctx, evals, slices.Concat(movable, drained))
+	drained, forming := r.drainedJobs(allocs, now), formingGroups(allocs)
+	jobs, unread, err := r.readJobs(ctx, evals, slices.Concat(movable, drained, formingJobs(allocs, forming)))
 	if err != nil {
 		return Reading{}, err
 	}
@@ -145,6 +147,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	out := readingOf(evals, waits, allocs, nodes, known)
 	settle(out.Nodes, allocs, moves, known)
 	out.Drained = drainedOf(lost, allocs, known)
+	out.Forming = formingOf(jobs, forming, allocs, out.Work, known)
 	out.At, out.Faults, out.Unread = now, fault, unread
 	if unread > 0 {
 		out.Faults = append(out.Faults, fmt.Sprintf("%d jobs that wait are not read yet: the next readings do, in order of priority", unread))

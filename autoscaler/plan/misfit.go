@@ -86,15 +86,15 @@ func lacking(request, has Shape) string {
 // unfit says why a pool is not bought from for a work; empty where it is.
 func (p *planner) unfit(pool Pool, w Work) string {
 	switch {
-	case !w.Allowed(pool.Where):
-		return "its node pool, datacenter, constraints or devices' attributes do not admit it"
-	case !w.runsOn(pool.Lifecycle):
-		return fmt.Sprintf("it is %s and gpu.spot is %q", pool.Lifecycle, w.Spot)
 	case !fits(w.Request, pool.Shape):
 		if why := grouped(w.Request, pool); why != "" {
 			return why
 		}
 		return "its shape has " + lacking(w.Request, pool.Shape)
+	case !w.Allowed(pool.Where):
+		return "its node pool, datacenter, constraints or devices' attributes do not admit it"
+	case !w.runsOn(pool.Lifecycle):
+		return fmt.Sprintf("it is %s and gpu.spot is %q", pool.Lifecycle, w.Spot)
 	case w.overCost(pool):
 		return fmt.Sprintf("it would cost %.2f there and gpu.max_cost is %.2f", w.costIn(pool), w.MaxCost)
 	}

@@ -97,11 +97,11 @@ func TestAPoolOfSlicesFollowsNotebooksFromZeroAndBack(t *testing.T) {
 	var queue string
 	must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "only what can never run waits", func() (bool, string, error) {
 		queue = strings.Join(strings.Fields(m.queue()), " ")
-		return strings.Contains(queue, "2 OF 4 GPUS ARE IN USE, 40 OF 64 SLICES"), queue, m.Ended()
+		return strings.Contains(queue, "2 of 4 GPUs are in use, 40 of 64 slices"), queue, m.Ended()
 	}))
 	for _, want := range []string{
-		"nine │ g │ false │ 50 │ 0 of 1 │ 9 slices", "a node of pool shared has groups of 8 devices at most",
-		"four │ g │ false │ 50 │ 0 of 1 │ 4 GPUs", "a node of pool pairs has groups of 2 devices at most",
+		"nine/g │ 50 │ 0 of 1 │ 9 slices", "pool shared: its nodes have groups of 8 devices at most",
+		"four/g │ 50 │ 0 of 1 │ 4 GPUs", "pool pairs: its nodes have groups of 2 devices at most",
 	} {
 		must.StrContains(t, queue, want)
 	}

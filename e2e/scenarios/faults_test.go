@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 	"github.com/nomad-gpu/nomad-gpu/e2e/peers"
 )
@@ -302,6 +303,13 @@ func TestAJobIsStoppedInEachState(t *testing.T) {
 		w.t = t
 		w.gang("forming", whoami, "nodes    = 2", "nodes    = 3")
 		w.untilEvent("forming", "2 of 3 members")
+		must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "the autoscaler's queue names it", func() (bool, string, error) {
+			r, err := demand.NewReader(w.Nomad()).Read(t.Context(), time.Now())
+			if err != nil || len(r.Forming) != 1 {
+				return false, fmt.Sprint(r.Forming), err
+			}
+			return len(r.Work) == 0 && r.Forming[0].Work.Job == "forming" && strings.Contains(r.Forming[0].Reason, "2 of 3 members"), r.Forming[0].Reason, nil
+		}))
 		stop("forming")
 		ended("forming")
 		must.StrNotContains(t, w.output("forming"), "rank=", must.Sprint("a process was started"))
