@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -39,6 +41,17 @@ func (m *market) nomad(in []byte, args ...string) []byte {
 	return out
 }
 
+// metrics are those that the strategy serves.
+func (m *market) metrics() string {
+	m.t.Helper()
+	response, err := http.Get("http://" + MetricsAddress(m.Cluster) + "/metrics")
+	must.NoError(m.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must.NoError(m.t, err)
+	return string(body)
+}
+
 // settles waits until the queue says something.
 func (m *market) settles(what string, holds func(queue string) bool) {
 	m.t.Helper()
@@ -64,6 +77,15 @@ func TestAGangThatADrainTookAMemberOfIsNamedAndRunsAgainByAnotherPriority(t *tes
 			strings.Contains(out, "run the job again with another priority in its file: nomad job run; what runs of it goes on")
 	}
 	m.settles("the queue names what the drain took", named)
+	must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "the metrics tell it too", func() (bool, string, error) {
+		said := m.metrics()
+		for _, line := range []string{`queue_gpus{cause="drained",model="",namespace="default",priority="50-74"} 16`, `pool_used_gpus{pool="spot"} 16`, `decisions_total{kind="buy",pool="spot"} `, `used_gpu_seconds_total{namespace="default",pool="spot"} `} {
+			if !strings.Contains(said, "nomad_gpu_autoscaler_"+line) {
+				return false, said, m.Ended()
+			}
+		}
+		return true, said, nil
+	}))
 
 	// There is room again, and Nomad places nothing, whatever is said to do but the one thing.
 	_, _, err = m.Nomad().Jobs().Deregister("other", true, nil)
