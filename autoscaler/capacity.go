@@ -212,20 +212,20 @@ func (p *period) capacity(ctx context.Context, now time.Time, out io.Writer) err
 	if p.json {
 		return printJSON(out, rows)
 	}
-	t := newTable(out, table.Row{"Pool", "Namespace", "Job", "Paid GPU h", "Used GPU h", "Utilisation", "Peak of max nodes", "Trend, GPUs a day", "Maximum reached", "Extra node, GPU h"})
+	t := newTable(out, table.Row{"Pool", "Namespace", "Job", "Paid\nGPU h", "Used\nGPU h", "Used", "Nodes at\nmost", "Trend,\nGPUs/day", "Maximum\nreached", "One more,\nGPU h"})
 	for _, r := range rows {
 		paid, part, peak, slope, full, extra := "", "", "", "", "", ""
 		if r.Trend != nil {
-			slope, full = fmt.Sprintf("%+.2f", *r.Trend), "not foreseen"
+			slope, full = fmt.Sprintf("%+.2f", *r.Trend), fmt.Sprintf("> %d years", trendYears)
 		}
 		if r.Full != nil {
 			full = r.Full.Format(time.DateOnly)
 		}
 		if r.Extra != nil {
-			extra = fmt.Sprintf("%.1f", *r.Extra)
+			extra = gpuHours(*r.Extra)
 		}
 		if r.Paid != nil {
-			paid = fmt.Sprintf("%.1f", *r.Paid)
+			paid = gpuHours(*r.Paid)
 		}
 		if r.Utilisation != nil {
 			part = fmt.Sprintf("%.0f %%", 100**r.Utilisation)
@@ -233,13 +233,21 @@ func (p *period) capacity(ctx context.Context, now time.Time, out io.Writer) err
 		if r.Peak != nil && r.Max != nil {
 			peak = fmt.Sprintf("%d of %d", *r.Peak, *r.Max)
 		}
-		t.AppendRow(table.Row{named(r.Pool), r.Namespace, r.Job, paid, fmt.Sprintf("%.1f", r.Used), part, peak, slope, full, extra})
+		t.AppendRow(table.Row{named(r.Pool), r.Namespace, r.Job, paid, gpuHours(r.Used), part, peak, slope, full, extra})
 	}
 	if p.record == "" {
 		t.SetCaption("Without --record only what Nomad still knows of its allocations is counted; what was paid is not known.")
 	}
 	t.Render()
 	return nil
+}
+
+// gpuHours are told finer where they are few.
+func gpuHours(v float64) string {
+	if v < 10 {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.1f", v)
 }
 
 func named(pool string) string {

@@ -48,9 +48,9 @@ func TestCapacityIsToldByPoolAndJob(t *testing.T) {
 	p := &period{view: view{pools: pools}, record: record, since: 24 * time.Hour}
 	var out bytes.Buffer
 	must.NoError(t, p.capacity(t.Context(), now, &out))
-	must.StrContains(t, out.String(), "│ h100 │           │       │ 16.0       │ 8.0        │ 50 % ")
-	must.StrContains(t, out.String(), "│ 1 of 4            │")
-	must.StrContains(t, out.String(), "│ h100 │ research  │ train │            │ 8.0        │ 50 % ")
+	must.StrContains(t, out.String(), "│ h100 │           │       │ 16.0  │ 8.00  │ 50 % ")
+	must.StrContains(t, out.String(), "│ 1 of 4   │")
+	must.StrContains(t, out.String(), "│ h100 │ research  │ train │       │ 8.00  │ 50 % ")
 	p.json, p.since = true, time.Hour
 	out.Reset()
 	must.NoError(t, p.capacity(t.Context(), now, &out))

@@ -240,7 +240,7 @@ func printCost(out io.Writer, rows []spent, by string, unknown []string) {
 		if r.PerHour != nil {
 			each = money(*r.PerHour)
 		}
-		row := table.Row{r.Pool, r.Namespace, job, fmt.Sprintf("%.1f", r.GPUHours), money(r.Price), money(r.Power), money(r.Fixed), money(r.Total), share, each}
+		row := table.Row{r.Pool, r.Namespace, job, gpuHours(r.GPUHours), money(r.Price), money(r.Power), money(r.Fixed), money(r.Total), share, each}
 		if carbon {
 			row = append(row, fmt.Sprintf("%.1f", r.Carbon))
 		}

@@ -90,7 +90,7 @@ func TestPowerFixedCostAndCarbonAreInTheCost(t *testing.T) {
 	c.by = byPool
 	out.Reset()
 	must.NoError(t, c.cost(now, &out))
-	for _, want := range []string{"CARBON", "│ h100 │           │        │   8.0 │ 40.00 │  2.25 │  3.00 │ 45.25 │ 51 % ", "│ (idle) │   4.0 │"} {
+	for _, want := range []string{"CARBON", "│ h100 │           │        │  8.00 │ 40.00 │  2.25 │  3.00 │ 45.25 │ 51 % ", "│ (idle) │  4.00 │"} {
 		must.StrContains(t, out.String(), want)
 	}
 	for line := range strings.Lines(out.String()) {

@@ -52,6 +52,9 @@ func (w Waiting) Next(pools []Pool) string {
 		}
 		return next
 	case Unsatisfiable:
+		if len(w.Misfits)+len(w.Work.Misfits) > 0 {
+			return "nodes that have what the reason says they lack, or a job that does without"
+		}
 		if names := w.poolNames(pools); names != "" {
 			return "fewer allocations at once, or a greater max of " + names
 		}

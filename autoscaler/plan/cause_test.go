@@ -66,6 +66,7 @@ func TestEachReasonToWaitHasItsCauseAndSaysWhatLetsTheWorkRun(t *testing.T) {
 	for _, c := range Causes {
 		must.NotEq(t, "", Waiting{Cause: c}.Next(nil), must.Sprint(c))
 	}
+	must.StrContains(t, Waiting{Cause: Unsatisfiable, Work: Work{Misfits: map[string]Misfit{"spot": {Why: "x"}}}}.Next(pools()), "nodes that have what the reason says they lack")
 	resting := Waiting{Cause: Resting, Work: Work{Spot: Only}}
 	must.StrContains(t, resting.Next(nil), `gpu.spot = "prefer" takes on-demand nodes`)
 	must.StrContains(t, Waiting{Cause: Drained}.Next(nil), "run the job again with another priority in its file: nomad job run;")

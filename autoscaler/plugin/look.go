@@ -101,6 +101,7 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 	}
 	if address := config[configMetrics]; address != "" {
 		l.metrics = newInstruments()
+		l.metrics.prepare(file)
 		if l.stop, _, err = l.metrics.serve(address); err != nil {
 			return nil, nil, err
 		}
@@ -148,10 +149,11 @@ func (l *Lookout) Look(ctx context.Context, own string, count int) (demand.Readi
 	out := planAround(in, resting)
 	l.misfits.learn(out.Waiting, in.Now)
 	l.tell(out)
-	l.metrics.decide(l.reading, out, resting)
+	held := samples(l.reading.At, in.Pools, in.Nodes, l.reading.Running)
+	l.noteMetrics(in, out, resting, held)
 	if l.record != "" && l.reading.At.Sub(l.recorded) >= recordPeriod {
 		l.recorded = l.reading.At
-		if err := appendRecord(l.record, queue(samples(l.reading.At, in.Pools, in.Nodes, l.reading.Running), in.Pools, out.Waiting)); err != nil {
+		if err := appendRecord(l.record, queue(held, in.Pools, out.Waiting)); err != nil {
 			l.logger.Warn("the record is not kept", "file", l.record, "error", err)
 		}
 	}

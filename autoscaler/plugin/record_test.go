@@ -3,9 +3,6 @@
 package plugin
 
 import (
-	"errors"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -77,34 +74,4 @@ func TestARecordIsReadBackThoughItsLastLineIsHalfWritten(t *testing.T) {
 	must.ErrorContains(t, err, path+":3: no sample")
 	_, err = ReadRecord(filepath.Join(t.TempDir(), "none"))
 	must.ErrorIs(t, err, os.ErrNotExist)
-}
-
-func TestMetricsAreServedOnThisMachineAlone(t *testing.T) {
-	m := newInstruments()
-	stop, at, err := m.serve(":0")
-	must.NoError(t, err)
-	defer stop()
-	must.StrHasPrefix(t, "127.0.0.1:", at.String())
-	m.observe(time.Second, nil)
-	m.observe(time.Second, errors.New("no answer"))
-	m.decide(demand.Reading{RunningGPUs: 6, TotalGPUs: 24}, plan.Output{Decisions: []plan.Decision{{Pool: "spot", Now: 1, Want: 4, Needed: 3}}}, map[string]string{"spot": "capacity"})
-	response, err := http.Get("http://" + at.String() + "/metrics")
-	must.NoError(t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	must.NoError(t, err)
-	for _, line := range []string{
-		`nomad_gpu_autoscaler_cluster{figure="running_gpus"} 6`, `nomad_gpu_autoscaler_cluster{figure="utilisation"} 0.25`, `nomad_gpu_autoscaler_pool_nodes{pool="spot"} 1`,
-		`nomad_gpu_autoscaler_pool_wanted_nodes{pool="spot"} 4`, `nomad_gpu_autoscaler_pool_needed_nodes{pool="spot"} 3`, `nomad_gpu_autoscaler_pool_resting{pool="spot"} 1`,
-		"nomad_gpu_autoscaler_reading_seconds_count 2", "nomad_gpu_autoscaler_reading_failures_total 1",
-	} {
-		must.StrContains(t, string(body), line+"\n")
-	}
-	_, _, err = m.serve("nine")
-	must.ErrorContains(t, err, `metrics_listen: "nine"; allowed is host:port`)
-	_, _, err = m.serve(at.String())
-	must.ErrorContains(t, err, "metrics_listen: ")
-	var none *instruments
-	none.observe(time.Second, nil)
-	none.decide(demand.Reading{}, plan.Output{}, nil)
 }

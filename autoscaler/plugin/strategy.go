@@ -64,6 +64,7 @@ func (s *Strategy) Run(eval *sdk.ScalingCheckEvaluation, count int64) (*sdk.Scal
 		return nil, fmt.Errorf("strategy %s: no decision for pool %q", StrategyName, d.Name)
 	}
 	eval.Action = action(decision, out, count)
+	s.lookout.metrics.decided(d.Name, eval.Action)
 	if eval.Action.Direction != sdk.ScaleDirectionNone {
 		s.logger.Info("decided", "pool", d.Name, "from", count, "to", eval.Action.Count, "reason", eval.Action.Reason)
 	}

@@ -54,27 +54,34 @@ policy {
 	for _, file := range files {
 		region := strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "pools"), ".hcl"), "-")
 		for _, p := range [][3]string{{"apm", "gpu-queue", a.Reads}, {"strategy", "gpu-pool", a.Reads}, {"target", "gpu-pool", a.Acts}} {
-			record := ""
+			record, metrics := "", ""
 			if p[0] == "strategy" {
 				record = strings.TrimSuffix(file, ".hcl") + ".record"
+				if region == "" && a.Port == 0 {
+					metrics = MetricsAddress(c)
+				}
 			}
 			fmt.Fprintf(&b, `
 %[1]s %[2]q {
   driver = "nomad-autoscaler-gpu"
   args   = [%[1]q]
   config = {
-    pools_file    = %[3]q
-    nomad_address = %[4]q
-    nomad_region  = %[5]q
-    nomad_token   = %[6]q
-    record_file   = %[7]q
+    pools_file     = %[3]q
+    nomad_address  = %[4]q
+    nomad_region   = %[5]q
+    nomad_token    = %[6]q
+    record_file    = %[7]q
+    metrics_listen = %[8]q
   }
 }
-`, p[0], p[1]+suffix(region), file, c.NomadAddress(), region, p[2], record)
+`, p[0], p[1]+suffix(region), file, c.NomadAddress(), region, p[2], record, metrics)
 		}
 	}
 	return b.String()
 }
+
+// MetricsAddress is where the strategy of a cluster's first autoscaler serves its metrics.
+func MetricsAddress(c *cluster.Cluster) string { return fmt.Sprintf("127.0.0.1:%d", c.HTTPPort()+15) }
 
 // policies writes one for each pool.
 func policies(c *cluster.Cluster, pools []Pool) error {

@@ -114,6 +114,19 @@ pool "rack" {
     model = "NVIDIA L40S"
   }
 
+  # What it costs to own them, for the command cost.
+  power {
+    idle  = 0.9 # kW of a node
+    busy  = 3.4
+    price = 0.24 # of a kWh
+    pue   = 1.3
+  }
+
+  fixed {
+    month = 1900 # of a node
+    nodes = 4
+  }
+
   command {
     dir     = "/var/lib/nomad-autoscaler-gpu"
     create  = ["/usr/local/bin/rack", "on"]
