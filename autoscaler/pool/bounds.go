@@ -49,8 +49,9 @@ func (p *Definition) times(wrong func(field string, value any, allowed string)) 
 		fallback, least, most time.Duration
 	}{
 		{"idle_time", p.IdleTime, &p.idle, 10 * time.Minute, 0, 31 * day},
-		// A node that has no time to come up is given up as soon as it is asked for.
+		// A node that has no time to come up, or to come back, is given up at once.
 		{"start_timeout", p.StartTimeout, &p.start, 10 * time.Minute, 5 * time.Second, day},
+		{"down_timeout", p.DownTimeout, &p.down, 5 * time.Minute, 5 * time.Second, day},
 		{"retry_after", p.RetryAfter, &p.retry, 5 * time.Minute, 0, day},
 		// What was asked for, and an interruption, is seen after a period.
 		{"period", p.Period, &p.period, 10 * time.Second, time.Second, 10 * time.Minute},

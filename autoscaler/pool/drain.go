@@ -67,6 +67,9 @@ type situation struct {
 	Moving, Draining bool
 	// Age is the time since it was asked for, Start the most it may take to be ready.
 	Age, Start time.Duration
+	// Lost is for how long one that was ready has been out of Nomad's contact,
+	// Patience how long it may be.
+	Lost, Patience time.Duration
 }
 
 // move is what to do with one node now.
@@ -81,6 +84,7 @@ const (
 	giveUp        // it did not come up in time
 	evacuate      // it will be taken away: no more work there, what runs is asked to stop
 	ask           // what runs there is asked to stop once more: the first time was not heard
+	lose          // it is out of contact for too long: it is given up
 )
 
 // next decides on one node. A node that was let go goes only while nothing
@@ -92,6 +96,9 @@ func next(s situation, idle func() (bool, error)) (move, error) {
 		return forget, nil
 	case s.Ending:
 		return remove, nil
+	case s.Ready && s.Lost > s.Patience:
+		// What ran there has been started elsewhere, or is no more waited for.
+		return lose, nil
 	case s.Doomed && !s.Leaving:
 		return evacuate, nil
 	case s.Leaving:

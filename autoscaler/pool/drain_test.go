@@ -34,7 +34,10 @@ func TestWhatIsDoneWithANode(t *testing.T) {
 		"it came up late":                        {situation{Exists: true, Up: true, Age: late, Start: time.Minute}, true, welcome},
 		"it did not come up":                     {situation{Exists: true, Age: late, Start: time.Minute}, true, giveUp},
 		"it has time to come up":                 {situation{Exists: true, Age: early, Start: time.Minute}, true, stay},
-		"it was up once and is down":             {situation{Exists: true, Ready: true, Age: late, Start: time.Minute}, true, stay},
+		"it was up once and is down":             {situation{Exists: true, Ready: true, Age: late, Start: time.Minute, Lost: early, Patience: time.Minute}, true, stay},
+		"it is down for too long":                {situation{Exists: true, Ready: true, Age: late, Start: time.Minute, Lost: late, Patience: time.Minute}, false, lose},
+		"it is down for too long and leaves":     {situation{Exists: true, Ready: true, Leaving: true, Doomed: true, Lost: late, Patience: time.Minute}, false, lose},
+		"it is down and never came up":           {situation{Exists: true, Age: early, Start: time.Minute, Lost: late, Patience: time.Minute}, true, stay},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

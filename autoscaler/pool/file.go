@@ -42,6 +42,8 @@ type Definition struct {
 	StartTimeout string  `hcl:"start_timeout,optional"`
 	Select       Select  `hcl:"select,block"`
 	Shape        Shape   `hcl:"shape,block"`
+	// DownTimeout is how long a node that was ready may be out of contact.
+	DownTimeout string `hcl:"down_timeout,optional"`
 	// RetryAfter is how long nothing is bought here after a refusal or a node that did not come up.
 	RetryAfter string `hcl:"retry_after,optional"`
 	// Penalty is how much dearer, as a share, each interruption of the last
@@ -57,7 +59,7 @@ type Definition struct {
 	Command *Command `hcl:"command,block"`
 	AWS     *AWS     `hcl:"aws,block"`
 
-	idle, start, retry, period time.Duration
+	idle, start, down, retry, period time.Duration
 }
 
 // kinds are those whose nodes the target gpu-pool makes.

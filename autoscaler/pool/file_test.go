@@ -91,6 +91,7 @@ func TestEachFaultOfAFileIsNamed(t *testing.T) {
 		"max below min":                   {`max       = 1`, "max = 1\n  min = 2", "min and max: 2 and 1"},
 		"max beyond all":                  {`max       = 1`, "max = 10001", "min and max: 0 and 10001; allowed are 0 to 10000"},
 		"GPUs beyond all":                 {`gpus = 8`, `gpus = 4000000000`, "shape.gpus: 4000000000; allowed are 1 to 1024"},
+		"no time to be down":              {`max       = 1`, "max = 1\n  down_timeout = \"0s\"", `down_timeout: "0s"; allowed is a duration from`},
 		"headroom":                        {`max       = 1`, "max = 1\n  headroom = 1.5", "headroom: 1.5; allowed are 0 (none) to 1"},
 		"a budget of nothing":             {`pool "spot" {`, "budget {\n  per_hour = 0\n}\npool \"spot\" {", "budget: per_hour: 0; allowed is more than 0"},
 		"a budget that the minima exceed": {"\n" + `pool "spot" {` + "\n  kind", "\nbudget {\n  per_hour = 12\n}\npool \"spot\" {\n  min = 1\n  kind", "budget: per_hour: 12; allowed is more than 0, and not less than the pools' minima cost, 12.5"},

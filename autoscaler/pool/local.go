@@ -26,9 +26,13 @@ type LocalPool struct {
 	nomad      nomadNodes
 	logger     hclog.Logger
 	mu         sync.Mutex
+	contact    contact
 }
 
 var _ Pool = (*LocalPool)(nil)
+
+// tendPeriod is about how often Tend is called.
+const tendPeriod = time.Second
 
 // failurePause is how long a slot rests whose node ended by itself or did not
 // come up: another slot is tried first.
@@ -160,6 +164,7 @@ func (p *LocalPool) Tend(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	p.contact.look(now, tendPeriod)
 	var errs []error
 	unheard := map[string]*record{}
 	for _, s := range p.definition.Local.Slots {
@@ -183,8 +188,9 @@ func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, 
 	if err := p.nomad.close(ctx, n, r.Leaving && !r.Ending); err != nil {
 		return stay, err
 	}
-	what, err := next(situation{Exists: r.Process.alive(), Ready: r.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: r.Leaving, Ending: r.Ending,
-		Moving: r.Moving, Draining: n != nil && n.Drain, Age: now.Sub(r.Started), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
+	up := n != nil && n.Status == api.NodeStatusReady
+	what, err := next(situation{Exists: r.Process.alive(), Ready: r.Ready, Up: up, Leaving: r.Leaving, Ending: r.Ending, Moving: r.Moving, Draining: n != nil && n.Drain,
+		Age: now.Sub(r.Started), Start: p.definition.start, Lost: p.contact.lost(s.Name, up || !r.Ready), Patience: p.definition.down}, func() (bool, error) { return p.nomad.idle(ctx, s.Name) })
 	if err != nil {
 		return stay, err
 	}
@@ -209,6 +215,9 @@ func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, 
 		return what, p.save(s.Name, r)
 	case giveUp:
 		p.logger.Warn("gives a node up: it is not ready within start_timeout", "node", s.Name, "start_timeout", p.definition.start, "last words", p.lastWords(s.Name))
+		return what, errors.Join(p.noteFailure(s.Name, now), p.remove(ctx, s, r, n))
+	case lose:
+		p.logger.Warn("gives a node up: it is out of Nomad's contact for longer than down_timeout", "node", s.Name, "down_timeout", p.definition.down, "last words", p.lastWords(s.Name))
 		return what, errors.Join(p.noteFailure(s.Name, now), p.remove(ctx, s, r, n))
 	}
 	return what, nil

@@ -108,7 +108,7 @@ func newBench(t *testing.T, command ...string) *bench {
 	client, err := api.NewClient(&api.Config{Address: server.URL})
 	must.NoError(t, err)
 	dir := t.TempDir()
-	b.def = &Definition{Name: "spot", Kind: "local", Max: 2, start: time.Minute, Local: &Local{Dir: filepath.Join(dir, "state")}}
+	b.def = &Definition{Name: "spot", Kind: "local", Max: 2, start: time.Minute, down: 5 * time.Minute, Local: &Local{Dir: filepath.Join(dir, "state")}}
 	for _, name := range []string{"s1", "s2"} {
 		b.def.Local.Slots = append(b.def.Local.Slots, Slot{Name: name, Command: command, DataDir: filepath.Join(dir, name)})
 		must.NoError(t, os.MkdirAll(filepath.Join(dir, name, "alloc"), 0o700))
@@ -214,6 +214,29 @@ func TestANodeThatDoesNotComeUpIsGivenUpAndItsSlotRests(t *testing.T) {
 	must.Eq(t, "", why, must.Sprint("another slot is free"))
 	must.NoError(t, b.grow(1))
 	must.Eq(t, "[{s2 false false}]", b.nodes(), must.Sprint("the other slot is tried"))
+}
+
+func TestANodeOfThisMachineThatIsLostIsGivenUp(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, b.grow(1))
+	b.fake.join("s1")
+	now := time.Now()
+	b.tend(now)
+	r, err := b.pool.load("s1")
+	must.NoError(t, err)
+	b.fake.mu.Lock()
+	b.fake.nodes["s1"].Status = "down"
+	b.fake.mu.Unlock()
+	for range 6 {
+		b.tend(now)
+		now = now.Add(time.Minute)
+	}
+	must.Eq(t, "[{s1 true false}]", b.nodes(), must.Sprint("it may come back"))
+	b.tend(now)
+	must.Eq(t, "[]", b.nodes())
+	must.False(t, r.Process.alive())
+	must.Eq(t, "s1 purged", b.fake.done())
+	must.False(t, b.pool.failedAt("s1").IsZero(), must.Sprint("another slot is tried first"))
 }
 
 // The times are the test's own: a machine that stood still meanwhile, or whose

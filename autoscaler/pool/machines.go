@@ -62,6 +62,7 @@ type MachinePool struct {
 	store      store
 	mu         sync.Mutex
 	tended     time.Time
+	contact    contact
 }
 
 var _ Pool = (*MachinePool)(nil)
@@ -254,6 +255,7 @@ func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	p.contact.look(now, p.definition.period)
 	var errs []error
 	var unheard []*entry
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
@@ -276,8 +278,9 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 	if err := p.nomad.close(ctx, n, e.Leaving && !e.Ending); err != nil {
 		return stay, err
 	}
-	what, err := next(situation{Exists: true, Ready: e.Ready, Up: n != nil && n.Status == api.NodeStatusReady, Leaving: e.Leaving, Ending: e.Ending,
-		Doomed: e.Doomed, Moving: e.Moving, Draining: n != nil && n.Drain, Age: now.Sub(e.Since), Start: p.definition.start}, func() (bool, error) { return p.nomad.idle(ctx, name) })
+	up := n != nil && n.Status == api.NodeStatusReady
+	what, err := next(situation{Exists: true, Ready: e.Ready, Up: up, Leaving: e.Leaving, Ending: e.Ending, Doomed: e.Doomed, Moving: e.Moving, Draining: n != nil && n.Drain,
+		Age: now.Sub(e.Since), Start: p.definition.start, Lost: p.contact.lost(id, up || !e.Ready), Patience: p.definition.down}, func() (bool, error) { return p.nomad.idle(ctx, name) })
 	if err != nil {
 		return stay, err
 	}
@@ -300,6 +303,12 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 		p.logger.Info("a node is ready", "node", name, "after", now.Sub(e.Since).Round(time.Second))
 	case giveUp:
 		p.rest(l, now, fmt.Sprintf("node %s was not ready within %s", name, p.definition.start))
+		return what, p.destroy(ctx, l, id, n)
+	case lose:
+		p.logger.Warn("gives a machine up: its node is out of Nomad's contact for longer than down_timeout", "machine", id, "node", name, "down_timeout", p.definition.down)
+		if !e.Leaving {
+			l.interrupt(now)
+		}
 		return what, p.destroy(ctx, l, id, n)
 	case remove:
 		return what, p.destroy(ctx, l, id, n)

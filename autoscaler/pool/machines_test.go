@@ -81,7 +81,7 @@ func newMachineBench(t *testing.T) *machineBench {
 	t.Cleanup(server.Close)
 	client, err := api.NewClient(&api.Config{Address: server.URL})
 	must.NoError(t, err)
-	d := &Definition{Name: "h100", Max: 4, start: time.Minute, retry: 5 * time.Minute}
+	d := &Definition{Name: "h100", Max: 4, start: time.Minute, down: 5 * time.Minute, retry: 5 * time.Minute}
 	dir := t.TempDir()
 	b.next = func() *MachinePool { return NewMachines(d, b.maker, dir, client, hclog.NewNullLogger()) }
 	b.pool = b.next()
@@ -384,4 +384,50 @@ func TestALedgerThatIsDamagedIsNamedAndMayBeTakenAway(t *testing.T) {
 	must.NoError(t, os.Remove(b.pool.store.path()))
 	b.tend(time.Second)
 	must.Eq(t, "[{m1 false false} {m2 false false}]", b.nodes())
+}
+
+func TestAMachineWhoseNodeIsLostIsGivenUpAndNotForAShortLossOfContact(t *testing.T) {
+	for _, lost := range []string{"down", "disconnected", "gone"} {
+		t.Run(lost, func(t *testing.T) {
+			b := newMachineBench(t)
+			must.NoError(t, b.grow(2))
+			b.up(0)
+			b.up(1)
+			b.tend(time.Second)
+			if b.nomad.nodes["node-m1"].Status = lost; lost == "gone" {
+				delete(b.nomad.nodes, "node-m1")
+			}
+			for range 6 {
+				b.tend(time.Minute)
+			}
+			must.Eq(t, "[{node-m1 true false} {node-m2 true false}]", b.nodes(), must.Sprint("it counts and may come back"))
+			b.tend(time.Minute)
+			must.Eq(t, "[{node-m2 true false}]", b.nodes())
+			must.Eq(t, []string{"m1"}, b.maker.did)
+			h, err := b.pool.History(b.now)
+			must.NoError(t, err)
+			must.Eq(t, 1, h.Interrupted)
+			must.NoError(t, b.grow(2))
+			must.Eq(t, 3, b.maker.made)
+		})
+	}
+}
+
+func TestNodesAreNotLostWhileNobodyCouldSeeThem(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.tend(time.Second)
+	b.nomad.nodes["node-m1"].Status = "down"
+	b.tend(time.Second)
+	b.tend(time.Hour) // Nomad's servers or the autoscaler were away
+	b.tend(4 * time.Minute)
+	must.Eq(t, "[{node-m1 true false}]", b.nodes())
+	b.nomad.nodes["node-m1"].Status = "ready"
+	b.tend(time.Second)
+	b.nomad.nodes["node-m1"].Status = "down"
+	for range 5 {
+		b.tend(time.Minute)
+	}
+	must.Eq(t, "[{node-m1 true false}]", b.nodes())
 }
