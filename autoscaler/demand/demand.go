@@ -111,7 +111,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if err != nil {
 		return Reading{}, fmt.Errorf("list the evaluations: %w", rights.Explain(err, rights.ReadJobs))
 	}
-	allocs, _, err := r.client.Allocations().List(all(map[string]string{"resources": "true"}, ""))
+	allocs, uses, err := r.listAllocations(all(map[string]string{"resources": "true"}, ""))
 	if err != nil {
 		return Reading{}, fmt.Errorf("list the allocations: %w", rights.Explain(err, rights.ReadJobs))
 	}
@@ -138,6 +138,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 		moves[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
 	}
 	known := newCatalogue(nodes, r.told, r.recall(now)...)
+	known.uses = uses
 	r.remember(now, known.seenNow())
 	for _, j := range drained {
 		lost[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]

@@ -162,8 +162,9 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 	slices.Sort(w.PlacedOn)
 	w.Placed = min(w.Placed, w.Count)
 	w.Allowed = allowed(job, constraints, devices, known)
-	w.Request = known.request(devices)
-	w.Request.CPU, w.Request.Memory = cpuAndMemory(g.Tasks)
+	w.Request = hostRequest(g)
+	wanted := known.request(devices)
+	w.Request.GPUs, w.Request.Asks = wanted.GPUs, wanted.Asks
 	return w, len(devices) > 0
 }
 

@@ -36,6 +36,9 @@ func (n *place) kind() kind {
 	k := kind{n.Pool, n.Where, n.Closed, ""}
 	if n.Whole.Devices != nil {
 		k.whole = fmt.Sprint(n.Whole.CPU, n.Whole.Memory, n.Whole.Devices)
+		if n.Whole.Host != nil {
+			k.whole += fmt.Sprint(*n.Whole.Host)
+		}
 	}
 	return k
 }
