@@ -66,6 +66,9 @@ type Reader struct {
 
 	mu   sync.Mutex
 	jobs map[string]*api.Job // by namespace/name, as of their newest index
+	// judged are the evaluations, by id with the job's index in them, since whose
+	// making the job was read: many tell another index than the job's, or none.
+	judged map[string]uint64
 	// idle is since when a node is without work, as far as this reader has seen.
 	idle map[string]time.Time
 	// had is what the nodes of each place had when one was seen last.
@@ -143,7 +146,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	for _, j := range drained {
 		lost[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
 	}
-	out := readingOf(evals, waits, allocs, nodes, known)
+	out := readingOf(now, evals, waits, allocs, nodes, known)
 	settle(out.Nodes, allocs, moves, known)
 	out.Drained = drainedOf(lost, allocs, known)
 	out.At, out.Faults, out.Unread = now, fault, unread

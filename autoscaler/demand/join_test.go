@@ -4,6 +4,7 @@ package demand
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
@@ -35,7 +36,7 @@ func blocked(job string) []*api.Evaluation {
 }
 
 func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub, told ...Offer) Reading {
-	return readingOf(evals, jobs, allocs, nodes, newCatalogue(nodes, told))
+	return readingOf(time.Unix(100, 0), evals, jobs, allocs, nodes, newCatalogue(nodes, told))
 }
 
 func read(job *api.Job, allocs ...*api.AllocationListStub) Reading {

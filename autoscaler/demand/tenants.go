@@ -37,7 +37,7 @@ func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string
 			if g == nil || g.Name == nil {
 				continue
 			}
-			if w, _ := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, submitTime(job)); w.Move {
+			if w, _ := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, nil, submitTime(job)); w.Move {
 				moved[key+"\x00"+*g.Name] = plan.Tenant{Work: w, Movable: true}
 			}
 		}

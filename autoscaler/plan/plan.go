@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Make plans. It costs O(work × (nodes + pools)).
@@ -38,8 +39,11 @@ func Make(in Input) Output {
 	})
 	var out Output
 	for _, w := range queue {
-		if w.Placed < w.Count {
+		if w.Missing() > 0 || w.Later > 0 {
 			served := p.serve(w)
+			if w.Missing() > 0 && w.Later > 0 {
+				served.Reason += "; " + w.again()
+			}
 			served.Reason = w.Explain(served.Reason)
 			served.Misfits = p.seenUnfit(w)
 			out.Waiting = append(out.Waiting, served)
@@ -102,7 +106,10 @@ func (n *place) fits(w Work) bool {
 // serve finds a place for each allocation that waits, and buys what is missing.
 // For a gang it buys all that is missing or nothing.
 func (p *planner) serve(w Work) Waiting {
-	missing := w.Count - w.Placed
+	missing := w.Missing()
+	if missing == 0 {
+		return Waiting{Work: w, Reason: w.again(), Cause: Retrying}
+	}
 	var held []*place
 	greatest := w.Request.greatest()
 	for _, n := range p.roomy {
@@ -308,6 +315,11 @@ func (p *planner) why(w Work, nodes, missing int) string {
 }
 
 func placed(w Work) string { return fmt.Sprintf("%d of %d placed", w.Placed, w.Count) }
+
+// again says until when what has failed waits.
+func (w Work) again() string {
+	return fmt.Sprintf("%d of %d failed; Nomad tries again at %s, and nothing is bought before", w.Later, w.Count, w.Until.UTC().Format(time.RFC3339))
+}
 
 func onTheWay(w Work, starting map[string]int, pools []Pool) string {
 	if len(starting) > 0 {

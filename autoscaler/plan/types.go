@@ -116,6 +116,10 @@ type Work struct {
 	Gang bool
 	// Count is how many allocations it wants, Placed how many have a node.
 	Count, Placed int
+	// Later is how many of the others have failed and are tried again from Until
+	// on: they need no node before.
+	Later int
+	Until time.Time
 	// PlacedOn names the nodes of those placed.
 	PlacedOn []string
 	// Distinct: each allocation on a node of its own.
@@ -185,12 +189,15 @@ func Amount(gpus, slices int) string {
 	return fmt.Sprintf("%d GPUs and %d slices", gpus, slices)
 }
 
+// Missing is how many allocations need a place now.
+func (w Work) Missing() int { return max(w.Count-w.Placed-w.Later, 0) }
+
 // useless is how many allocations lack a place, or wait for one that does.
 func (w Work) useless() int {
-	if w.Gang && w.Placed < w.Count {
+	if w.Gang && w.Missing() > 0 {
 		return w.Count
 	}
-	return w.Count - w.Placed
+	return w.Missing()
 }
 
 // Input is all that a plan is made from.
