@@ -131,7 +131,7 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 		}
 		constraints = append(constraints, t.Constraints...)
 		if t.Driver == gangDriver && t.Config["gang"] != nil {
-			w.Gang, w.Distinct = true, true
+			w.Gang, w.Distinct, w.Least = true, true, leastOf(t.Config["gang"])
 		}
 		if t.Resources == nil {
 			continue
@@ -156,10 +156,12 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 	}
 	slices.Sort(w.PlacedOn)
 	w.Later, w.Until = l.later, l.until
-	if !w.Gang {
+	if w.Gang {
+		w.Gone = max(min(l.spent, w.Count-len(l.held)-l.now-l.later), 0)
+	} else {
 		w.Count = len(l.held) + l.now + l.later
 	}
-	w.Placed = max(w.Count-l.now-l.later, 0)
+	w.Placed = max(w.Count-l.now-l.later-w.Gone, 0)
 	w.Allowed = allowed(job, constraints, devices, known)
 	w.Request = hostRequest(g)
 	wanted := known.request(devices)

@@ -22,12 +22,13 @@ const (
 	Broke         Cause = "budget"        // a budget leaves it no nodes
 	Resting       Cause = "resting"       // its pools have refused lately
 	Unsatisfiable Cause = "unsatisfiable" // nothing that there can be holds it
+	Broken        Cause = "broken"        // a gang that lacks allocations for good
 	Retrying      Cause = "retrying"      // it failed, and Nomad tries again later
 	Drained       Cause = "drained"       // a drain took it, and Nomad takes it for finished
 )
 
 // Causes are all of them.
-var Causes = []Cause{Buying, Starting, Placing, Deferred, Full, Broke, Resting, Unsatisfiable, Retrying, Drained}
+var Causes = []Cause{Buying, Starting, Placing, Deferred, Full, Broke, Resting, Unsatisfiable, Broken, Retrying, Drained}
 
 // Next says what lets a work run, for a person to do or to wait for. Pools are all that there are.
 func (w Waiting) Next(pools []Pool) string {
@@ -56,6 +57,8 @@ func (w Waiting) Next(pools []Pool) string {
 			return "fewer allocations at once, or a greater max of " + names
 		}
 		return "a pool whose select and shape (gpus, model, cpu, memory) admit it, or a job that asks for less: resources, constraints, gpu.spot, gpu.max_cost"
+	case Broken:
+		return fmt.Sprintf("stop it and run it again: nomad job stop%s %s; a count of gang.nodes, and reschedule attempts enough", namespaceFlag(w.Work), w.Work.Job)
 	case Retrying:
 		return fmt.Sprintf("nothing to do; a shorter delay in the group's reschedule block tries again sooner; nomad alloc status%s tells why it failed", namespaceFlag(w.Work))
 	case Drained:

@@ -104,11 +104,14 @@ func (n *place) fits(w Work) bool {
 }
 
 // serve finds a place for each allocation that waits, and buys what is missing.
-// For a gang it buys all that is missing or nothing.
+// For a gang it buys all that it cannot run without, or nothing.
 func (p *planner) serve(w Work) Waiting {
 	missing := w.Missing()
 	if missing == 0 {
 		return Waiting{Work: w, Reason: w.again(), Cause: Retrying}
+	}
+	if why := w.broken(); why != "" {
+		return Waiting{Work: w, Reason: why, Cause: Broken, Unsatisfiable: true}
 	}
 	var held []*place
 	greatest := w.Request.greatest()
@@ -145,13 +148,14 @@ func (p *planner) serve(w Work) Waiting {
 		return Waiting{Work: w, Reason: reason, Cause: Deferred}
 	}
 	buys, left := p.buy(w, still)
-	if left > 0 && (w.Gang || len(buys) == 0) {
+	atomic := w.Gang && w.Placed+missing-left < w.least()
+	if left > 0 && (atomic || len(buys) == 0) {
 		reason, cause, never := p.refuse(w, still, left, len(held))
 		if never && w.Gang {
 			reason += wasted(w, len(p.candidates(w)) > 0)
 		}
 		waiting := Waiting{Work: w, Reason: reason, Cause: cause, Unsatisfiable: never}
-		if !w.Gang {
+		if !atomic {
 			waiting.Ready = ready(held)
 			p.hold(held, w)
 			p.retire()
@@ -272,17 +276,21 @@ func (w Work) runsOn(lifecycle string) bool {
 // could be bought do not hold it.
 func (p *planner) refuse(w Work, still, left, held int) (reason string, cause Cause, never bool) {
 	candidates := p.candidates(w)
+	need := w.Count
+	if w.Gang {
+		need = w.least()
+	}
 	most := held + w.Placed
 	for _, pool := range candidates {
 		most += w.each(pool.Shape) * max(pool.Max-p.idleOf(pool.Name, w), 0)
 	}
 	busy := p.busyFor(w)
 	switch {
-	case len(candidates) == 0 && busy+held+w.Placed < w.Count:
-		reason = fmt.Sprintf("no pool has nodes for it: %d allocations of %s each", w.Count, w.Request)
+	case len(candidates) == 0 && busy+held+w.Placed < need:
+		reason = fmt.Sprintf("no pool has nodes for it: %d allocations of %s each", need, w.Request)
 		return reason + p.nobody(w), Unsatisfiable, true
-	case most+busy < w.Count:
-		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, w.Request, most), Unsatisfiable, true
+	case most+busy < need:
+		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", need, w.Request, most), Unsatisfiable, true
 	}
 	if why := p.overBudget(w, candidates); why != "" {
 		return why, Broke, true
@@ -304,6 +312,18 @@ func wasted(w Work, fits bool) string {
 		return "; Nomad can still place a part of it on nodes bought for others: stop it, or let it ask for less"
 	}
 	return ""
+}
+
+// broken says why a gang can never be whole, whatever nodes there are; empty
+// where it can.
+func (w Work) broken() string {
+	switch {
+	case !w.Gang || w.Count-w.Gone >= w.least():
+		return ""
+	case w.Gone > 0:
+		return fmt.Sprintf("%d of its %d allocations have failed and Nomad tries none of them again, and it runs with %d at least", w.Gone, w.Count, w.least())
+	}
+	return fmt.Sprintf("its group's count is %d, and it runs with %d at least (gang.nodes, gang.min_nodes)", w.Count, w.least())
 }
 
 func (p *planner) why(w Work, nodes, missing int) string {
