@@ -71,6 +71,9 @@ type Reader struct {
 	judged map[string]uint64
 	// idle is since when a node is without work, as far as this reader has seen.
 	idle map[string]time.Time
+	// waiting is since when work waits, by its name: an evaluation that is due again
+	// takes the place of the one before.
+	waiting map[string]time.Time
 	// had is what the nodes of each place had when one was seen last.
 	had map[plan.Where]seen
 	// drained is when jobs with drained work were read.
@@ -156,6 +159,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if out.Told, err = r.inspect(ctx, nodes); err != nil {
 		return Reading{}, err
 	}
+	r.noteWaiting(out.Work)
 	r.noteIdle(now, out)
 	return out, nil
 }
@@ -206,6 +210,22 @@ func (r *Reader) remember(now time.Time, devices []Offer) {
 	for place, all := range fresh {
 		r.had[place] = seen{now, all}
 	}
+}
+
+// noteWaiting keeps since when work waits over evaluations that follow one another.
+func (r *Reader) noteWaiting(work []plan.Work) {
+	waiting := map[string]time.Time{}
+	for i := range work {
+		w := &work[i]
+		if w.Missing() == 0 && w.Later == 0 {
+			continue
+		}
+		if since, known := r.waiting[w.Name()]; known && since.Before(w.Since) {
+			w.Since = since
+		}
+		waiting[w.Name()] = w.Since
+	}
+	r.waiting = waiting
 }
 
 // noteIdle notes since when nodes are without work. That begins once all that

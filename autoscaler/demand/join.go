@@ -57,6 +57,9 @@ func readingOf(now time.Time, evals []*api.Evaluation, jobs map[string]*api.Job,
 			continue
 		}
 		at := time.Unix(0, e.CreateTime)
+		if at.After(now) {
+			at = now // by another machine's clock
+		}
 		key := e.Namespace + "/" + e.JobID
 		if old, ok := since[key]; !ok || at.Before(old) {
 			since[key] = at
@@ -71,14 +74,11 @@ func readingOf(now time.Time, evals []*api.Evaluation, jobs map[string]*api.Job,
 			if g == nil || g.Name == nil {
 				continue
 			}
-			at := since[key]
-			if job.SubmitTime != nil {
-				at = time.Unix(0, *job.SubmitTime)
-			}
-			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, standings[key], at)
+			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, standings[key], cmp.Or(submitTime(job), since[key]))
 			if !ok {
 				continue
 			}
+			w.Since = since[key]
 			out.Work = append(out.Work, w)
 		}
 	}
@@ -110,11 +110,11 @@ func refusesGangs(n *api.NodeListStub) bool {
 const gangDriver = "nccl"
 
 // workOf is a group with what of it is placed; it reports whether the group
-// asks for GPUs. Since is when it was submitted; without a standing what is not
+// asks for GPUs. Its deadline counts from when it was submitted; without a standing what is not
 // placed is taken to be due.
-func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known *catalogue, s *standing, since time.Time) (plan.Work, bool) {
-	i := intentOf(metaOf(job, g), since)
-	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Since: since, Spot: i.Spot, Deadline: i.Deadline, Length: i.Length,
+func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known *catalogue, s *standing, submitted time.Time) (plan.Work, bool) {
+	i := intentOf(metaOf(job, g), submitted)
+	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Since: submitted, Spot: i.Spot, Deadline: i.Deadline, Length: i.Length,
 		MaxCost: i.MaxCost, Move: i.Move, Restart: i.Restart, Faults: i.Faults}
 	if job.Priority != nil {
 		w.Priority = *job.Priority

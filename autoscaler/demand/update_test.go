@@ -162,3 +162,29 @@ func TestWhatHasFailedBuysNothingBeforeItsNextTry(t *testing.T) {
 	must.Eq(t, "1 of 1 failed; Nomad tries again at 1970-01-01T01:00:00Z, and nothing is bought before", out.Waiting[0].Reason)
 	must.Eq(t, 0, out.Decisions[0].Want)
 }
+
+func TestWorkWaitsSinceNomadCouldNotPlaceIt(t *testing.T) {
+	s, r := newStandIn(t)
+	job := jobOf("default", "a", 5)
+	job.SubmitTime, job.Meta = ptr(int64(5e9)), map[string]string{"gpu.deadline": "00:01"}
+	s.set(t, "/v1/job/a", job)
+	wait := func(id string, created int64) plan.Work {
+		e := waitingEval("default", "a", 5)
+		e.ID, e.CreateTime = id, created
+		s.set(t, "/v1/evaluations", []*api.Evaluation{e})
+		got, err := r.Read(t.Context(), time.Unix(3600, 0))
+		must.NoError(t, err)
+		return got.Work[0]
+	}
+	w := wait("first", 70e9)
+	must.Eq(t, []int64{70, 60}, []int64{w.Since.Unix(), w.Deadline.Unix()}, must.Sprint("a deadline counts from the submission"))
+	must.Eq(t, 70, wait("next", 90e9).Since.Unix(), must.Sprint("it waits still"))
+	var gang []*api.AllocationListStub
+	for _, node := range []string{"a", "b", "c", "d"} {
+		gang = append(gang, on(node, alloc("running", "run", 3), func(a *api.AllocationListStub) { a.JobID = "a" }))
+	}
+	s.set(t, "/v1/allocations", gang)
+	must.Eq(t, 0, wait("next", 90e9).Missing())
+	s.set(t, "/v1/allocations", "[]")
+	must.Eq(t, 3600, wait("ahead", 9000e9).Since.Unix(), must.Sprint("it ran in between, and another machine's clock is ahead"))
+}
