@@ -62,15 +62,9 @@ func rowOfWaiting(w plan.Waiting, pools []plan.Pool, now time.Time) waiting {
 	return row
 }
 
-// queued is pure: the rows of all that waits, what drains took last.
+// queued is pure: the rows of all that waits, what no node would help last.
 func (v view) queued(r demand.Reading, o plan.Output, pools []plan.Pool) []waiting {
-	all := slices.Clone(o.Waiting)
-	for _, f := range r.Forming {
-		all = append(all, f.Waiting())
-	}
-	for _, d := range r.Drained {
-		all = append(all, d.Waiting())
-	}
+	all := slices.Concat(o.Waiting, r.NotForNodes())
 	rows := []waiting{}
 	for _, w := range all {
 		row := rowOfWaiting(w, pools, r.At)

@@ -45,6 +45,17 @@ type Reading struct {
 	Faults []string
 }
 
+// NotForNodes is what waits and no node that is bought would help.
+func (r Reading) NotForNodes() (all []plan.Waiting) {
+	for _, f := range r.Forming {
+		all = append(all, f.Waiting())
+	}
+	for _, d := range r.Drained {
+		all = append(all, d.Waiting())
+	}
+	return all
+}
+
 // Utilisation is the part of the GPUs that is in use, 0 to 1, slices by their part of one.
 func (r Reading) Utilisation() float64 {
 	return (float64(r.RunningGPUs) + r.RunningShared) / max(float64(r.TotalGPUs)+r.TotalShared, 1)
@@ -68,8 +79,14 @@ type Reader struct {
 
 	mu   sync.Mutex
 	jobs map[string]*api.Job // by namespace/name, as of their newest index
+	// judged are the evaluations, by id with the job's index in them, since whose
+	// making the job was read: many tell another index than the job's, or none.
+	judged map[string]uint64
 	// idle is since when a node is without work, as far as this reader has seen.
 	idle map[string]time.Time
+	// waiting is since when work waits, by its name: an evaluation that is due again
+	// takes the place of the one before.
+	waiting map[string]time.Time
 	// had is what the nodes of each place had when one was seen last.
 	had map[plan.Where]seen
 	// drained is when jobs with drained work were read.
@@ -113,7 +130,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if err != nil {
 		return Reading{}, fmt.Errorf("list the evaluations: %w", rights.Explain(err, rights.ReadJobs))
 	}
-	allocs, _, err := r.client.Allocations().List(all(map[string]string{"resources": "true"}, ""))
+	allocs, uses, err := r.listAllocations(all(map[string]string{"resources": "true"}, ""))
 	if err != nil {
 		return Reading{}, fmt.Errorf("list the allocations: %w", rights.Explain(err, rights.ReadJobs))
 	}
@@ -140,11 +157,12 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 		moves[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
 	}
 	known := newCatalogue(nodes, r.told, r.recall(now)...)
+	known.uses = uses
 	r.remember(now, known.seenNow())
 	for _, j := range drained {
 		lost[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]
 	}
-	out := readingOf(evals, waits, allocs, nodes, known)
+	out := readingOf(now, evals, waits, allocs, nodes, known)
 	settle(out.Nodes, allocs, moves, known)
 	out.Drained = drainedOf(lost, allocs, known)
 	out.Forming = formingOf(jobs, forming, allocs, out.Work, known)
@@ -155,6 +173,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if out.Told, err = r.inspect(ctx, nodes); err != nil {
 		return Reading{}, err
 	}
+	r.noteWaiting(out.Work)
 	r.noteIdle(now, out)
 	return out, nil
 }
@@ -205,6 +224,22 @@ func (r *Reader) remember(now time.Time, devices []Offer) {
 	for place, all := range fresh {
 		r.had[place] = seen{now, all}
 	}
+}
+
+// noteWaiting keeps since when work waits over evaluations that follow one another.
+func (r *Reader) noteWaiting(work []plan.Work) {
+	waiting := map[string]time.Time{}
+	for i := range work {
+		w := &work[i]
+		if w.Missing() == 0 && w.Later == 0 {
+			continue
+		}
+		if since, known := r.waiting[w.Name()]; known && since.Before(w.Since) {
+			w.Since = since
+		}
+		waiting[w.Name()] = w.Since
+	}
+	r.waiting = waiting
 }
 
 // noteIdle notes since when nodes are without work. That begins once all that

@@ -137,7 +137,7 @@ func drainedGroup(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListSt
 	if job.SubmitTime != nil {
 		since = time.Unix(0, *job.SubmitTime)
 	}
-	d.Work, ok = workOf(job, g, allocs, known, since)
+	d.Work, ok = workOf(job, g, allocs, known, nil, since)
 	d.Since, d.Over = time.Unix(0, last), live == 0
 	// What another allocation does is not missing; and a gang is done when a member is.
 	if d.Lost = min(d.Lost, d.Work.Count-live-finished); d.Lost <= 0 || d.Over && d.Work.Gang && finished > 0 {

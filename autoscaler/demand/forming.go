@@ -123,7 +123,7 @@ func formingOf(jobs map[string]*api.Job, groups map[string]*api.TaskEvent, alloc
 			if e == nil || queued[key] {
 				continue
 			}
-			if w, gpus := workOf(job, g, perGroup[key], known, time.Time{}); gpus && w.Gang {
+			if w, gpus := workOf(job, g, perGroup[key], known, nil, submitTime(job)); gpus && w.Gang {
 				w.Placed = w.Count // nothing of it waits for a node
 				text := strings.ToValidUTF8(e.DriverMessage[:min(len(e.DriverMessage), maxReason)], "")
 				all = append(all, Forming{Work: w, Reason: text, Since: time.Unix(0, e.Time)})

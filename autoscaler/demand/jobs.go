@@ -20,7 +20,7 @@ import (
 // wanted is a job to be read.
 type wanted struct {
 	namespace, id string
-	index         uint64 // newest that is known of it
+	changed       bool // since it was read
 	waits         bool
 	priority      int
 }
@@ -32,26 +32,26 @@ func (w wanted) key() string { return w.namespace + "/" + w.id }
 // wait are left out.
 func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable []*api.JobListStub) (jobs map[string]*api.Job, unread int, err error) {
 	want := map[string]wanted{}
-	for _, e := range evals {
-		if e == nil || e.JobID == "" {
-			continue
-		}
-		w := wanted{e.Namespace, e.JobID, e.JobModifyIndex, true, e.Priority}
-		w.index = max(w.index, want[w.key()].index)
+	note := func(w wanted, index uint64, judged bool) {
+		known, before := r.jobs[w.key()], want[w.key()]
+		w.changed = before.changed || known == nil || !judged && (index == 0 || known.JobModifyIndex == nil || *known.JobModifyIndex < index)
+		w.waits = w.waits || before.waits
 		want[w.key()] = w
 	}
-	for _, j := range movable {
-		w := wanted{j.Namespace, j.ID, j.JobModifyIndex, false, j.Priority}
-		if known, ok := want[w.key()]; ok {
-			w.waits, w.index = known.waits, max(known.index, w.index)
+	for _, e := range evals {
+		if e != nil && e.JobID != "" {
+			index, judged := r.judged[e.ID]
+			note(wanted{namespace: e.Namespace, id: e.JobID, waits: true, priority: e.Priority}, e.JobModifyIndex, judged && index == e.JobModifyIndex)
 		}
-		want[w.key()] = w
+	}
+	for _, j := range movable {
+		note(wanted{namespace: j.Namespace, id: j.ID, priority: j.Priority}, j.JobModifyIndex, j.JobModifyIndex == 0)
 	}
 	jobs = make(map[string]*api.Job, len(want))
 	var lacking []wanted
 	for key, w := range want {
-		if known := r.jobs[key]; known != nil && known.JobModifyIndex != nil && *known.JobModifyIndex >= w.index {
-			jobs[key] = known
+		if !w.changed {
+			jobs[key] = r.jobs[key]
 			continue
 		}
 		lacking = append(lacking, w)
@@ -91,7 +91,12 @@ func (r *Reader) readJobs(ctx context.Context, evals []*api.Evaluation, movable 
 		})
 	}
 	err = calls.Wait()
-	r.jobs = jobs // also what was read before an error: the next reading goes on from there
+	r.jobs, r.judged = jobs, make(map[string]uint64, len(evals)) // also what was read before an error: the next reading goes on from there
+	for _, e := range evals {
+		if e != nil && jobs[e.Namespace+"/"+e.JobID] != nil {
+			r.judged[e.ID] = e.JobModifyIndex
+		}
+	}
 	return jobs, unread, err
 }
 

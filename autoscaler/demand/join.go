@@ -17,7 +17,7 @@ const maxCount = 1 << 16
 
 // readingOf is pure: it makes a reading from what the API answered. Entries that
 // miss what makes them one (a name, an object at all) are left out.
-func readingOf(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub, known *catalogue) Reading {
+func readingOf(now time.Time, evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub, known *catalogue) Reading {
 	var out Reading
 	perNode := map[string][]*api.AllocationListStub{}
 	perGroup := map[string][]*api.AllocationListStub{}
@@ -50,12 +50,16 @@ func readingOf(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.
 			out.Nodes = append(out.Nodes, node)
 		}
 	}
+	standings := standingsOf(evals, now)
 	since := map[string]time.Time{}
 	for _, e := range evals {
 		if e == nil {
 			continue
 		}
 		at := time.Unix(0, e.CreateTime)
+		if at.After(now) {
+			at = now // by another machine's clock
+		}
 		key := e.Namespace + "/" + e.JobID
 		if old, ok := since[key]; !ok || at.Before(old) {
 			since[key] = at
@@ -70,14 +74,11 @@ func readingOf(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.
 			if g == nil || g.Name == nil {
 				continue
 			}
-			at := since[key]
-			if job.SubmitTime != nil {
-				at = time.Unix(0, *job.SubmitTime)
-			}
-			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, at)
+			w, ok := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, standings[key], cmp.Or(submitTime(job), since[key]))
 			if !ok {
 				continue
 			}
+			w.Since = since[key]
 			out.Work = append(out.Work, w)
 		}
 	}
@@ -109,10 +110,11 @@ func refusesGangs(n *api.NodeListStub) bool {
 const gangDriver = "nccl"
 
 // workOf is a group with what of it is placed; it reports whether the group
-// asks for GPUs. Since is when it was submitted.
-func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known *catalogue, since time.Time) (plan.Work, bool) {
-	i := intentOf(metaOf(job, g), since)
-	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Since: since, Spot: i.Spot, Deadline: i.Deadline, Length: i.Length,
+// asks for GPUs. Its deadline counts from when it was submitted; without a standing what is not
+// placed is taken to be due.
+func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, known *catalogue, s *standing, submitted time.Time) (plan.Work, bool) {
+	i := intentOf(metaOf(job, g), submitted)
+	w := plan.Work{Namespace: *job.Namespace, Job: *job.ID, Group: *g.Name, Since: submitted, Spot: i.Spot, Deadline: i.Deadline, Length: i.Length,
 		MaxCost: i.MaxCost, Move: i.Move, Restart: i.Restart, Faults: i.Faults}
 	if job.Priority != nil {
 		w.Priority = *job.Priority
@@ -120,9 +122,7 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 	if job.Version != nil {
 		w.Version = *job.Version
 	}
-	if g.Count != nil {
-		w.Count = *g.Count
-	}
+	w.Count = value(g.Count)
 	constraints := slices.Concat(job.Constraints, g.Constraints)
 	var devices []*api.RequestedDevice
 	for _, t := range g.Tasks {
@@ -131,7 +131,7 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 		}
 		constraints = append(constraints, t.Constraints...)
 		if t.Driver == gangDriver && t.Config["gang"] != nil {
-			w.Gang, w.Distinct = true, true
+			w.Gang, w.Distinct, w.Least = true, true, leastOf(t.Config["gang"])
 		}
 		if t.Resources == nil {
 			continue
@@ -147,23 +147,25 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 			w.Distinct = true
 		}
 	}
-	batch := job.Type != nil && *job.Type == api.JobTypeBatch
-	for _, a := range allocs {
-		live := !terminal(a) && a.DesiredStatus == api.AllocDesiredStatusRun
-		// What a batch job has finished, or Nomad takes for finished, does not run again in this version of it.
-		if live || batch && (a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun || lost(a)) && !older(a, job) {
-			w.Placed++
-			w.PlacedOn = append(w.PlacedOn, a.NodeName)
-			if placed := time.Unix(0, a.CreateTime); a.CreateTime > 0 && placed.After(w.Began) {
-				w.Began = placed
-			}
+	l := lacking(job, g, allocs, s)
+	for _, a := range l.held {
+		w.PlacedOn = append(w.PlacedOn, a.NodeName)
+		if placed := time.Unix(0, a.CreateTime); a.CreateTime > 0 && placed.After(w.Began) {
+			w.Began = placed
 		}
 	}
 	slices.Sort(w.PlacedOn)
-	w.Placed = min(w.Placed, w.Count)
+	w.Later, w.Until = l.later, l.until
+	if w.Gang {
+		w.Gone = max(min(l.spent, w.Count-len(l.held)-l.now-l.later), 0)
+	} else {
+		w.Count = len(l.held) + l.now + l.later
+	}
+	w.Placed = max(w.Count-l.now-l.later-w.Gone, 0)
 	w.Allowed = allowed(job, constraints, devices, known)
-	w.Request = known.request(devices)
-	w.Request.CPU, w.Request.Memory = cpuAndMemory(g.Tasks)
+	w.Request = hostRequest(g)
+	wanted := known.request(devices)
+	w.Request.GPUs, w.Request.Asks = wanted.GPUs, wanted.Asks
 	return w, len(devices) > 0
 }
 

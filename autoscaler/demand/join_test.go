@@ -4,6 +4,7 @@ package demand
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
@@ -35,7 +36,7 @@ func blocked(job string) []*api.Evaluation {
 }
 
 func join(evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub, told ...Offer) Reading {
-	return readingOf(evals, jobs, allocs, nodes, newCatalogue(nodes, told))
+	return readingOf(time.Unix(100, 0), evals, jobs, allocs, nodes, newCatalogue(nodes, told))
 }
 
 func read(job *api.Job, allocs ...*api.AllocationListStub) Reading {
@@ -52,7 +53,7 @@ func TestAGangThatIsNotWholeIsReadWhole(t *testing.T) {
 	must.Eq(t, "8 GPUs", w.Request.String())
 	must.Eq(t, []int{8, 500, 1000}, []int{w.Request.GPUs, w.Request.CPU, w.Request.Memory})
 	must.Eq(t, []string{"node-1"}, w.PlacedOn)
-	must.Eq(t, int64(5), w.Since.Unix())
+	must.Eq(t, int64(7), w.Since.Unix(), must.Sprint("its evaluation, not when it was submitted"))
 	must.True(t, w.Allowed(plan.Where{NodePool: "gpu", Datacenter: "dc7"}))
 	must.False(t, w.Allowed(plan.Where{NodePool: "default", Datacenter: "dc7"}))
 	must.False(t, w.Allowed(plan.Where{NodePool: "gpu", Datacenter: "west"}))

@@ -86,6 +86,8 @@ type catalogue struct {
 	seen  map[plan.Where][]string // kinds
 	told  []Offer
 	of    map[*api.NodeDeviceResource]string // the kind of each node's groups
+	// uses is what allocations take of their hosts whose tasks do not simply add up.
+	uses map[*api.AllocationListStub]usage
 }
 
 // newCatalogue takes in what nodes have, and remembered, what those had that are gone.

@@ -83,7 +83,7 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub, known *catalo
 		}
 	}
 	if n.NodeResources != nil {
-		node.Free.CPU, node.Free.Memory = int(n.NodeResources.Cpu.CpuShares), int(n.NodeResources.Memory.MemoryMB)
+		node.Free = hostOffer(n)
 		node.Whole = node.Free
 		node.Free.Devices, node.Whole.Devices = []plan.Devices{}, []plan.Devices{}
 		for _, d := range n.NodeResources.Devices {
@@ -110,15 +110,7 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub, known *catalo
 		}
 	}
 	for _, a := range allocs {
-		if a.AllocatedResources == nil {
-			continue
-		}
-		for _, t := range a.AllocatedResources.Tasks {
-			if t != nil {
-				node.Free.CPU -= int(t.Cpu.CpuShares)
-				node.Free.Memory -= int(t.Memory.MemoryMB)
-			}
-		}
+		takeOff(known.usedBy(a), &node.Free)
 	}
 	if refusesGangs(n) {
 		node.Free = plan.Shape{} // it is in its pool until it goes, and takes nothing

@@ -11,37 +11,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
-// cpuAndMemory is the most that a group's tasks ask for at once, in MHz and MiB,
-// as Nomad counts it (nomad/structs, AllocatedResources.Comparable): those that
-// run before the others, or after them, share their room.
-func cpuAndMemory(tasks []*api.Task) (cpu, memory int) {
-	type need struct{ cpu, memory int }
-	var before, main, after, beside need
-	for _, t := range tasks {
-		if t == nil || t.Resources == nil {
-			continue
-		}
-		to := &main
-		if l := t.Lifecycle; l != nil {
-			switch {
-			case l.Hook == api.TaskLifecycleHookPrestart && l.Sidecar:
-				to = &beside
-			case l.Hook == api.TaskLifecycleHookPrestart:
-				to = &before
-			case l.Hook == api.TaskLifecycleHookPoststop:
-				to = &after
-			}
-		}
-		if t.Resources.CPU != nil {
-			to.cpu += *t.Resources.CPU
-		}
-		if t.Resources.MemoryMB != nil {
-			to.memory += *t.Resources.MemoryMB
-		}
-	}
-	return beside.cpu + max(before.cpu, main.cpu, after.cpu), beside.memory + max(before.memory, main.memory, after.memory)
-}
-
 // request is what device blocks ask for of a node. Those that ask for a certain
 // kind are given devices first: the others take any.
 func (c *catalogue) request(blocks []*api.RequestedDevice) (s plan.Shape) {

@@ -225,30 +225,6 @@ func TestADeviceThatIsAskedForByItsIDIsOnANodeThatIsThere(t *testing.T) {
 	must.True(t, serves(join(blocked("train"), map[string]*api.Job{"default/train": asks(mine)}, nil, []*api.NodeListStub{nodeWith(h100(8))})))
 }
 
-func TestTasksThatDoNotRunAtOnceShareTheirRoom(t *testing.T) {
-	task := func(cpu, memory int, hook string, sidecar bool) *api.Task {
-		task := &api.Task{Resources: &api.Resources{CPU: &cpu, MemoryMB: &memory}}
-		if hook != "" {
-			task.Lifecycle = &api.TaskLifecycle{Hook: hook, Sidecar: sidecar}
-		}
-		return task
-	}
-	for name, c := range map[string]struct {
-		tasks []*api.Task
-		want  [2]int
-	}{
-		"two at once":         {[]*api.Task{task(100, 10, "", false), task(200, 20, "", false), nil, {}}, [2]int{300, 30}},
-		"a smaller one first": {[]*api.Task{task(100, 10, "", false), task(50, 5, "prestart", false)}, [2]int{100, 10}},
-		"a greater one first": {[]*api.Task{task(100, 10, "", false), task(500, 5, "prestart", false)}, [2]int{500, 10}},
-		"a sidecar":           {[]*api.Task{task(100, 10, "", false), task(50, 5, "prestart", true)}, [2]int{150, 15}},
-		"one afterwards":      {[]*api.Task{task(100, 10, "", false), task(50, 50, "poststop", false)}, [2]int{100, 50}},
-		"one that joins":      {[]*api.Task{task(100, 10, "", false), task(50, 5, "poststart", false)}, [2]int{150, 15}},
-	} {
-		cpu, memory := cpuAndMemory(c.tasks)
-		must.Eq(t, c.want, [2]int{cpu, memory}, must.Sprint(name))
-	}
-}
-
 // A pool at zero whose file tells too little would else be bought for a work
 // again and again that its nodes do not serve.
 func TestWhatAPoolsNodesHadIsRememberedForAnHour(t *testing.T) {

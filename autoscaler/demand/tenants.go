@@ -37,7 +37,7 @@ func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string
 			if g == nil || g.Name == nil {
 				continue
 			}
-			if w, _ := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, submitTime(job)); w.Move {
+			if w, _ := workOf(job, g, perGroup[groupKey(*job.Namespace, *job.ID, *g.Name)], known, nil, submitTime(job)); w.Move {
 				moved[key+"\x00"+*g.Name] = plan.Tenant{Work: w, Movable: true}
 			}
 		}
@@ -52,7 +52,7 @@ func settle(nodes []plan.Node, allocs []*api.AllocationListStub, jobs map[string
 		}
 		tenant, ok := moved[a.Namespace+"/"+a.JobID+"\x00"+a.TaskGroup]
 		if !ok {
-			tenant = plan.Tenant{Work: plan.Work{Namespace: a.Namespace, Job: a.JobID, Group: a.TaskGroup, Request: requestOf(a),
+			tenant = plan.Tenant{Work: plan.Work{Namespace: a.Namespace, Job: a.JobID, Group: a.TaskGroup, Request: requestOf(a, known),
 				Allowed: func(plan.Where) bool { return false }}}
 		}
 		nodes[i].Tenants = append(nodes[i].Tenants, tenant)
@@ -68,21 +68,12 @@ func submitTime(job *api.Job) time.Time {
 }
 
 // requestOf is what an allocation holds.
-func requestOf(a *api.AllocationListStub) plan.Shape {
-	s := plan.Shape{}
+func requestOf(a *api.AllocationListStub, known *catalogue) plan.Shape {
+	s := known.usedBy(a)
 	for _, d := range devicesOf(a) {
 		s.Asks = append(s.Asks, plan.Ask{Type: d.Type, Model: d.Name, Count: len(d.DeviceIDs), Of: slicesOf(d.Type, d.Name)})
 		if d.Type == plan.GPU {
 			s.GPUs += len(d.DeviceIDs)
-		}
-	}
-	if a.AllocatedResources == nil {
-		return s
-	}
-	for _, t := range a.AllocatedResources.Tasks {
-		if t != nil {
-			s.CPU += int(t.Cpu.CpuShares)
-			s.Memory += int(t.Memory.MemoryMB)
 		}
 	}
 	return s

@@ -23,11 +23,13 @@ const (
 	Resting       Cause = "resting"       // its pools have refused lately
 	Unsatisfiable Cause = "unsatisfiable" // nothing that there can be holds it
 	Forming       Cause = "forming"       // it is placed whole, and waits in its driver
+	Broken        Cause = "broken"        // a gang that lacks allocations for good
+	Retrying      Cause = "retrying"      // it failed, and Nomad tries again later
 	Drained       Cause = "drained"       // a drain took it, and Nomad takes it for finished
 )
 
 // Causes are all of them.
-var Causes = []Cause{Buying, Starting, Placing, Deferred, Full, Broke, Resting, Unsatisfiable, Forming, Drained}
+var Causes = []Cause{Buying, Starting, Placing, Deferred, Full, Broke, Resting, Unsatisfiable, Broken, Retrying, Forming, Drained}
 
 // Next says what lets a work run, for a person to do or to wait for. Pools are all that there are.
 func (w Waiting) Next(pools []Pool) string {
@@ -61,6 +63,10 @@ func (w Waiting) Next(pools []Pool) string {
 		return "a pool whose select and shape (gpus, model, cpu, memory) admit it, or a job that asks for less: resources, constraints, gpu.spot, gpu.max_cost"
 	case Forming:
 		return fmt.Sprintf("what the driver says; nomad-driver-nccl gangs %s tells more", w.Work.Job)
+	case Broken:
+		return fmt.Sprintf("stop it and run it again: nomad job stop%s %s; a count of gang.nodes, and reschedule attempts enough", namespaceFlag(w.Work), w.Work.Job)
+	case Retrying:
+		return fmt.Sprintf("nothing to do; a shorter delay in the group's reschedule block tries again sooner; nomad alloc status%s tells why it failed", namespaceFlag(w.Work))
 	case Drained:
 		return fmt.Sprintf("run the job again with another priority in its file: nomad job run%s; what runs of it goes on", namespaceFlag(w.Work))
 	}

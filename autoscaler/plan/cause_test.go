@@ -36,6 +36,9 @@ func TestEachReasonToWaitHasItsCauseAndSaysWhatLetsTheWorkRun(t *testing.T) {
 			i.Work[0].Deadline, i.Work[0].Length = now.Add(24*time.Hour), time.Hour
 			i.Curve = []Rate{{now.Add(-time.Hour), 1}, {now.Add(2 * time.Hour), 0.5}}
 		}), Deferred, "without gpu.deadline in the job's meta it runs now", nil, nil},
+		"it failed and is tried again": {in(func(i *Input) {
+			i.Work[0].Later, i.Work[0].Until = 1, now.Add(time.Hour)
+		}), Retrying, "a shorter delay in the group's reschedule block", nil, nil},
 		"the pools are full": {in(func(i *Input) {
 			i.Work[0].Spot = Only
 			i.Pools[0].Max = 1

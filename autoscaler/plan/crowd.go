@@ -36,6 +36,9 @@ func (n *place) kind() kind {
 	k := kind{n.Pool, n.Where, n.Closed, ""}
 	if n.Whole.Devices != nil {
 		k.whole = fmt.Sprint(n.Whole.CPU, n.Whole.Memory, n.Whole.Devices)
+		if n.Whole.Host != nil {
+			k.whole += fmt.Sprint(*n.Whole.Host)
+		}
 	}
 	return k
 }
@@ -52,7 +55,7 @@ func (c *crowd) count(n *place) {
 func (p *planner) sift(queue []Work) {
 	p.full, p.byName, p.least = map[kind]*alike{}, make(map[string]*place, len(p.nodes)), 1<<30
 	for _, w := range queue {
-		if w.Placed < w.Count {
+		if w.Missing() > 0 {
 			p.least = min(p.least, w.Request.devices())
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Make plans. It costs O(work × (nodes + pools)).
@@ -38,8 +39,11 @@ func Make(in Input) Output {
 	})
 	var out Output
 	for _, w := range queue {
-		if w.Placed < w.Count {
+		if w.Missing() > 0 || w.Later > 0 {
 			served := p.serve(w)
+			if w.Missing() > 0 && w.Later > 0 {
+				served.Reason += "; " + w.again()
+			}
 			served.Reason = w.Explain(served.Reason)
 			served.Misfits = p.seenUnfit(w)
 			out.Waiting = append(out.Waiting, served)
@@ -100,9 +104,15 @@ func (n *place) fits(w Work) bool {
 }
 
 // serve finds a place for each allocation that waits, and buys what is missing.
-// For a gang it buys all that is missing or nothing.
+// For a gang it buys all that it cannot run without, or nothing.
 func (p *planner) serve(w Work) Waiting {
-	missing := w.Count - w.Placed
+	missing := w.Missing()
+	if missing == 0 {
+		return Waiting{Work: w, Reason: w.again(), Cause: Retrying}
+	}
+	if why := w.broken(); why != "" {
+		return Waiting{Work: w, Reason: why, Cause: Broken, Unsatisfiable: true}
+	}
 	var held []*place
 	greatest := w.Request.greatest()
 	for _, n := range p.roomy {
@@ -138,13 +148,14 @@ func (p *planner) serve(w Work) Waiting {
 		return Waiting{Work: w, Reason: reason, Cause: Deferred}
 	}
 	buys, left := p.buy(w, still)
-	if left > 0 && (w.Gang || len(buys) == 0) {
+	atomic := w.Gang && w.Placed+missing-left < w.least()
+	if left > 0 && (atomic || len(buys) == 0) {
 		reason, cause, never := p.refuse(w, still, left, len(held))
 		if never && w.Gang {
 			reason += wasted(w, len(p.candidates(w)) > 0)
 		}
 		waiting := Waiting{Work: w, Reason: reason, Cause: cause, Unsatisfiable: never}
-		if !w.Gang {
+		if !atomic {
 			waiting.Ready = ready(held)
 			p.hold(held, w)
 			p.retire()
@@ -265,17 +276,21 @@ func (w Work) runsOn(lifecycle string) bool {
 // could be bought do not hold it.
 func (p *planner) refuse(w Work, still, left, held int) (reason string, cause Cause, never bool) {
 	candidates := p.candidates(w)
+	need := w.Count
+	if w.Gang {
+		need = w.least()
+	}
 	most := held + w.Placed
 	for _, pool := range candidates {
 		most += w.each(pool.Shape) * max(pool.Max-p.idleOf(pool.Name, w), 0)
 	}
 	busy := p.busyFor(w)
 	switch {
-	case len(candidates) == 0 && busy+held+w.Placed < w.Count:
-		reason = fmt.Sprintf("no pool has nodes for it: %d allocations of %s each", w.Count, w.Request)
+	case len(candidates) == 0 && busy+held+w.Placed < need:
+		reason = fmt.Sprintf("no pool has nodes for it: %d allocations of %s each", need, w.Request)
 		return reason + p.nobody(w), Unsatisfiable, true
-	case most+busy < w.Count:
-		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", w.Count, w.Request, most), Unsatisfiable, true
+	case most+busy < need:
+		return fmt.Sprintf("it needs %d allocations of %s each at once; all pools at their maximum hold %d", need, w.Request, most), Unsatisfiable, true
 	}
 	if why := p.overBudget(w, candidates); why != "" {
 		return why, Broke, true
@@ -299,6 +314,18 @@ func wasted(w Work, fits bool) string {
 	return ""
 }
 
+// broken says why a gang can never be whole, whatever nodes there are; empty
+// where it can.
+func (w Work) broken() string {
+	switch {
+	case !w.Gang || w.Count-w.Gone >= w.least():
+		return ""
+	case w.Gone > 0:
+		return fmt.Sprintf("%d of its %d allocations have failed and Nomad tries none of them again, and it runs with %d at least", w.Gone, w.Count, w.least())
+	}
+	return fmt.Sprintf("its group's count is %d, and it runs with %d at least (gang.nodes, gang.min_nodes)", w.Count, w.least())
+}
+
 func (p *planner) why(w Work, nodes, missing int) string {
 	kind := "work"
 	if w.Gang {
@@ -308,6 +335,11 @@ func (p *planner) why(w Work, nodes, missing int) string {
 }
 
 func placed(w Work) string { return fmt.Sprintf("%d of %d placed", w.Placed, w.Count) }
+
+// again says until when what has failed waits.
+func (w Work) again() string {
+	return fmt.Sprintf("%d of %d failed; Nomad tries again at %s, and nothing is bought before", w.Later, w.Count, w.Until.UTC().Format(time.RFC3339))
+}
 
 func onTheWay(w Work, starting map[string]int, pools []Pool) string {
 	if len(starting) > 0 {

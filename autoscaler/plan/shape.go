@@ -28,6 +28,9 @@ type Shape struct {
 	Devices []Devices
 	// Asks are the device blocks of a request. Nil: it asks for GPUs of Model.
 	Asks []Ask
+	// Host is what else of a node is shared out. Nil: in an offer not looked at,
+	// as pools do not tell it; in a request nothing.
+	Host *Host
 }
 
 // Devices are a group of like devices: Nomad serves a device block from one
@@ -180,7 +183,7 @@ func counted(count int, kind, model string) string {
 }
 
 func fits(request, offer Shape) bool {
-	if request.CPU > offer.CPU || request.Memory > offer.Memory {
+	if request.Memory > offer.Memory || request.mhz(offer) > offer.CPU || !request.hosted(offer) {
 		return false
 	}
 	if request.Asks == nil && offer.Devices == nil {
@@ -219,8 +222,14 @@ func take(request Shape, offer *Shape) {
 		offer.Devices, _ = assign(request.asks(), offer.Devices)
 	}
 	offer.GPUs -= request.GPUs
-	offer.CPU -= request.CPU
+	offer.CPU -= request.mhz(*offer)
 	offer.Memory -= request.Memory
+	if request.Host != nil && offer.Host != nil {
+		left := *offer.Host
+		left.Cores -= request.Host.Cores
+		left.Disk -= request.Host.Disk
+		offer.Host = &left
+	}
 }
 
 func add(a, b Shape) Shape {
@@ -228,13 +237,15 @@ func add(a, b Shape) Shape {
 	if a.Asks != nil || b.Asks != nil {
 		sum.Asks = slices.Concat(a.asks(), b.asks())
 	}
+	sum.Host = a.Host.and(b.Host)
 	return sum
 }
 
 // perNode is how many allocations one node of a shape takes.
 func perNode(request, shape Shape) int {
 	each := 1 << 20
-	for _, pair := range [][2]int{{request.CPU, shape.CPU}, {request.Memory, shape.Memory}} {
+	cores, disk := request.onHost(shape)
+	for _, pair := range [][2]int{{request.mhz(shape), shape.CPU}, {request.Memory, shape.Memory}, cores, disk} {
 		if pair[0] > 0 {
 			each = min(each, pair[1]/pair[0])
 		}

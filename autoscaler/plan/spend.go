@@ -84,7 +84,7 @@ func (w Work) costIn(pool Pool) float64 {
 func (p *planner) overBudget(w Work, candidates []Pool) string {
 	left, cost := 1, 0.0
 	if w.Gang {
-		left = w.Count
+		left = w.least()
 	}
 	for _, pool := range slices.SortedStableFunc(slices.Values(candidates), func(a, b Pool) int { return cmp.Compare(a.perGPU(), b.perGPU()) }) {
 		each := max(w.each(pool.Shape), 1)

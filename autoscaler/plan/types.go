@@ -112,10 +112,18 @@ type Work struct {
 	Namespace, Job, Group string
 	Priority              int
 	Since                 time.Time
-	// Gang: all Count allocations run, or none is of use.
-	Gang bool
+	// Gang: Least of its allocations run, or none is of use; 0: all Count. The
+	// others, of an elastic gang or its spares, are of use one by one.
+	Gang  bool
+	Least int
 	// Count is how many allocations it wants, Placed how many have a node.
 	Count, Placed int
+	// Later is how many of the others have failed and are tried again from Until
+	// on: they need no node before.
+	Later int
+	Until time.Time
+	// Gone is how many have failed and are not tried again.
+	Gone int
 	// PlacedOn names the nodes of those placed.
 	PlacedOn []string
 	// Distinct: each allocation on a node of its own.
@@ -185,12 +193,29 @@ func Amount(gpus, slices int) string {
 	return fmt.Sprintf("%d GPUs and %d slices", gpus, slices)
 }
 
-// useless is how many allocations lack a place, or wait for one that does.
-func (w Work) useless() int {
-	if w.Gang && w.Placed < w.Count {
+// Missing is how many allocations need a place now.
+func (w Work) Missing() int { return max(w.Count-w.Placed-w.Later-w.Gone, 0) }
+
+// least is how many allocations must have a place for one to be of use.
+func (w Work) least() int {
+	switch {
+	case !w.Gang:
+		return 1
+	case w.Least == 0:
 		return w.Count
 	}
-	return w.Count - w.Placed
+	return w.Least
+}
+
+// Forms reports whether as many are placed as are of use.
+func (w Work) Forms() bool { return w.Placed >= w.least() }
+
+// useless is how many allocations lack a place, or wait for one that does.
+func (w Work) useless() int {
+	if missing := w.Missing(); missing == 0 || w.Forms() {
+		return missing
+	}
+	return w.Missing() + w.Placed
 }
 
 // Input is all that a plan is made from.

@@ -72,7 +72,7 @@ var metrics = map[string]metric{
 }
 
 func oneGang(w plan.Work) int {
-	if w.Gang {
+	if w.Gang && w.Missing() > 0 && !w.Forms() {
 		return 1
 	}
 	return 0

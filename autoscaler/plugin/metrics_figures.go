@@ -170,14 +170,11 @@ func (s scene) budgets() (all []spending) {
 // is told by priority and cause alone.
 const maxQueue = 500
 
-// queue are the figures of what waits, and of what a drain took.
+// queue are the figures of what waits, for nodes or not.
 func (s scene) queue(names *labels) (all []figure) {
 	type sums struct{ groups, gpus, slices, oldest float64 }
 	by := map[[4]string]sums{}
-	waiting := slices.Clone(s.out.Waiting)
-	for _, d := range s.reading.Drained {
-		waiting = append(waiting, d.Waiting())
-	}
+	waiting := slices.Concat(s.out.Waiting, s.reading.NotForNodes())
 	add := func(key [4]string, a sums) {
 		b := by[key]
 		by[key] = sums{b.groups + a.groups, b.gpus + a.gpus, b.slices + a.slices, max(b.oldest, a.oldest)}
