@@ -74,11 +74,16 @@ func (p *planner) misfit(pool Pool, w Work) string {
 
 // lacking is what a node has too little of for a request, in words.
 func lacking(request, has Shape) string {
+	cores, disk := request.onHost(has)
 	switch {
 	case request.Memory > has.Memory:
 		return fmt.Sprintf("%d MiB of memory and it asks for %d", has.Memory, request.Memory)
-	case request.CPU > has.CPU:
-		return fmt.Sprintf("%d MHz and it asks for %d", has.CPU, request.CPU)
+	case request.mhz(has) > has.CPU:
+		return fmt.Sprintf("%d MHz and it asks for %d", has.CPU, request.mhz(has))
+	case cores[0] > cores[1]:
+		return fmt.Sprintf("%d cores to reserve and it asks for %d", cores[1], cores[0])
+	case disk[0] > disk[1]:
+		return fmt.Sprintf("%d MiB of disk and it asks for %d", disk[1], disk[0])
 	}
 	return fmt.Sprintf("%s and it asks for %s", has.offered(), request)
 }

@@ -30,6 +30,8 @@ func TestNothingIsBoughtForWorkThatThePoolsNodesAreSeenNotToServe(t *testing.T) 
 	}{
 		"less memory than the shape says": {[]Node{real("spot", "a", with(func(s *Shape) { s.Memory = 500_000 }))}, big, 1, "500000 MiB of memory and it asks for 600000"},
 		"less CPU":                        {[]Node{real("spot", "a", with(func(s *Shape) { s.CPU = 9 }))}, Shape{GPUs: 8, CPU: 10}, 1, "9 MHz and it asks for 10"},
+		"fewer cores":                     {[]Node{real("spot", "a", with(func(s *Shape) { s.Host = &Host{Cores: 4, Disk: 9} }))}, Shape{GPUs: 8, Host: &Host{Cores: 5}}, 1, "4 cores to reserve and it asks for 5"},
+		"less disk":                       {[]Node{real("spot", "a", with(func(s *Shape) { s.Host = &Host{Disk: 9} }))}, Shape{GPUs: 8, Host: &Host{Disk: 10}}, 1, "9 MiB of disk and it asks for 10"},
 		"another model":                   {[]Node{real("spot", "a", with(func(s *Shape) { s.Model = "NVIDIA H100" }))}, Shape{GPUs: 8, Model: "H100"}, 1, "8 GPUs NVIDIA H100 and it asks for 8 GPUs H100"},
 		"one with fewer GPUs has a fault": {[]Node{real("spot", "a", with(func(s *Shape) { s.GPUs = 7 }))}, Shape{GPUs: 8}, 2, ""},
 		"two with fewer GPUs": {[]Node{real("spot", "a", with(func(s *Shape) { s.GPUs = 7 })), real("spot", "b", with(func(s *Shape) { s.GPUs = 7 }))}, Shape{GPUs: 8}, 2,
