@@ -158,6 +158,7 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	}
 	known := newCatalogue(nodes, r.told, r.recall(now)...)
 	known.uses = uses
+	known.want(moves)
 	r.remember(now, known.seenNow())
 	for _, j := range drained {
 		lost[j.Namespace+"/"+j.ID] = jobs[j.Namespace+"/"+j.ID]

@@ -19,6 +19,7 @@ const maxCount = 1 << 16
 // miss what makes them one (a name, an object at all) are left out.
 func readingOf(now time.Time, evals []*api.Evaluation, jobs map[string]*api.Job, allocs []*api.AllocationListStub, nodes []*api.NodeListStub, known *catalogue) Reading {
 	var out Reading
+	known.want(jobs)
 	perNode := map[string][]*api.AllocationListStub{}
 	perGroup := map[string][]*api.AllocationListStub{}
 	for _, a := range allocs {
@@ -142,14 +143,12 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 			}
 		}
 	}
-	for _, c := range constraints {
-		if c != nil && c.Operand == "distinct_hosts" {
-			w.Distinct = true
-		}
-	}
+	spread(&w, job, g)
 	l := lacking(job, g, allocs, s)
 	for _, a := range l.held {
-		w.PlacedOn = append(w.PlacedOn, a.NodeName)
+		if !terminal(a) {
+			w.PlacedOn = append(w.PlacedOn, a.NodeName)
+		}
 		if placed := time.Unix(0, a.CreateTime); a.CreateTime > 0 && placed.After(w.Began) {
 			w.Began = placed
 		}
@@ -172,5 +171,10 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 // older reports whether an allocation is of a former version or life of a job:
 // Nomad runs such work again.
 func older(a *api.AllocationListStub, job *api.Job) bool {
-	return job.Version != nil && a.JobVersion < *job.Version || job.CreateIndex != nil && a.CreateIndex < *job.CreateIndex
+	return job.Version != nil && a.JobVersion < *job.Version || purged(a, job)
+}
+
+// purged reports whether an allocation is of a job that had the same name.
+func purged(a *api.AllocationListStub, job *api.Job) bool {
+	return job.CreateIndex != nil && a.CreateIndex < *job.CreateIndex
 }

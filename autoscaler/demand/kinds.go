@@ -88,11 +88,13 @@ type catalogue struct {
 	of    map[*api.NodeDeviceResource]string // the kind of each node's groups
 	// uses is what allocations take of their hosts whose tasks do not simply add up.
 	uses map[*api.AllocationListStub]usage
+	// wanted is what jobs must have alone on a node.
+	wanted map[string]bool
 }
 
 // newCatalogue takes in what nodes have, and remembered, what those had that are gone.
 func newCatalogue(nodes []*api.NodeListStub, told []Offer, remembered ...Offer) *catalogue {
-	c := &catalogue{kinds: map[string]Device{}, seen: map[plan.Where][]string{}, told: told, of: map[*api.NodeDeviceResource]string{}}
+	c := &catalogue{kinds: map[string]Device{}, seen: map[plan.Where][]string{}, told: told, of: map[*api.NodeDeviceResource]string{}, wanted: map[string]bool{}}
 	keys := map[string]string{}
 	for _, n := range nodes {
 		if n == nil || n.NodeResources == nil {

@@ -112,6 +112,7 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub, known *catalo
 	for _, a := range allocs {
 		takeOff(known.usedBy(a), &node.Free)
 	}
+	node.Claims = known.claimsOn(n, allocs)
 	if refusesGangs(n) {
 		node.Free = plan.Shape{} // it is in its pool until it goes, and takes nothing
 	}

@@ -91,7 +91,7 @@ func lacking(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, s
 		// What a batch job has finished, or Nomad takes for finished, does not run again in this version of it.
 		case batch && (a.ClientStatus == api.AllocClientStatusComplete && a.DesiredStatus == api.AllocDesiredStatusRun || lost(a)) && !older(a, job):
 			l.held = append(l.held, a)
-		case a.ClientStatus == api.AllocClientStatusFailed && a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == "":
+		case a.ClientStatus == api.AllocClientStatusFailed && a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == "" && !purged(a, job):
 			if s != nil && a.FollowupEvalID != "" && !s.later[a.FollowupEvalID].IsZero() {
 				l.later++
 				if at := s.later[a.FollowupEvalID]; l.until.IsZero() || at.Before(l.until) {

@@ -105,6 +105,7 @@ func TestDemandIsWhatNomadWouldPlace(t *testing.T) {
 		"one that failed and has waited":           {service(1, nil), evals{at(100)}, allocs{broke(follows)}, 1, 0, 1, "", 0},
 		"one that waits, another lacks a node":     {service(2, nil), evals{at(200), failed("e", 5, 1)}, allocs{broke(follows)}, 1, 0, 2, "", 1},
 		"one that waits, no evaluation for others": {service(2, nil), evals{at(200)}, allocs{broke(follows)}, 0, 0, 1, "", 1},
+		"one of a job purged since":                {service(1, nil), evals{at(200), due}, allocs{broke(follows, func(a *api.AllocationListStub) { a.CreateIndex = 50 })}, 1, 0, 1, "", 0},
 		"one that failed for good":                 {service(2, never), evals{due}, allocs{broke(), now("a")}, 0, 1, 1, "a", 0},
 		"one that has had its other try":           {service(1, once), evals{due}, allocs{broke(triedAt(80))}, 0, 0, 0, "", 0},
 		"one whose other try is long ago":          {service(1, once), evals{due}, allocs{broke(triedAt(-9000))}, 1, 0, 1, "", 0},

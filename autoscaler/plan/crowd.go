@@ -136,8 +136,8 @@ func (p *planner) busyFor(w Work) int {
 // each is how many allocations of a work a node takes.
 func (w Work) each(s Shape) int {
 	each := max(perNode(w.Request, s), 0)
-	if w.Distinct {
-		return min(each, 1)
+	if most := w.limit(); most > 0 {
+		return min(each, most)
 	}
 	return each
 }

@@ -100,7 +100,7 @@ func (n *place) counted() *place {
 }
 
 func (n *place) fits(w Work) bool {
-	return !n.Closed && w.Request.greatest() <= n.greatest && fits(w.Request, n.Free) && w.Allowed(n.Where) && w.mayUse(n.Pool, n.lifecycle)
+	return !n.Closed && w.Request.greatest() <= n.greatest && fits(w.Request, n.Free) && w.Allowed(n.Where) && w.mayUse(n.Pool, n.lifecycle) && w.roomOn(n) > 0
 }
 
 // serve finds a place for each allocation that waits, and buys what is missing.
@@ -122,16 +122,13 @@ func (p *planner) serve(w Work) Waiting {
 		if n.greatest < greatest {
 			continue
 		}
-		if w.Distinct && slices.Contains(w.PlacedOn, n.Name) || !w.mayUse(n.Pool, n.lifecycle) {
+		if !w.mayUse(n.Pool, n.lifecycle) {
 			continue
 		}
 		free := n.Free
-		for len(held) < missing && fits(w.Request, free) && w.Allowed(n.Where) {
+		for room := w.roomOn(n); room > 0 && len(held) < missing && fits(w.Request, free) && w.Allowed(n.Where); room-- {
 			held = append(held, n)
 			take(w.Request, &free)
-			if w.Distinct {
-				break
-			}
 		}
 	}
 	still := missing - len(held)
@@ -188,6 +185,7 @@ func (p *planner) serve(w Work) Waiting {
 func (p *planner) hold(held []*place, w Work) {
 	for _, n := range held {
 		take(w.Request, &n.Free)
+		n.claim(w)
 		n.counted().used = true
 	}
 }
@@ -228,6 +226,7 @@ func (p *planner) open(b purchase, w Work) {
 		for range min(each, b.allocations-i*each) {
 			take(w.Request, &n.Free)
 		}
+		n.claim(w)
 		p.nodes = append(p.nodes, n.counted())
 		p.add(n)
 	}

@@ -92,6 +92,8 @@ type Node struct {
 	Free, Whole Shape
 	// Starting: bought, and not yet seen by Nomad. Closed: takes no new work.
 	Starting, Closed bool
+	// Claims are those of what runs there.
+	Claims []string
 	// Busy: something runs on it.
 	Busy bool
 	// IdleSince is when it was first seen without work.
@@ -128,8 +130,13 @@ type Work struct {
 	PlacedOn []string
 	// Distinct: each allocation on a node of its own.
 	Distinct bool
-	Request  Shape
-	Spot     string
+	// PerNode is the most of its allocations on one node; 0: any number.
+	PerNode int
+	// Claims are what one allocation of a node at most can have, such as a static
+	// port, or the job's name where all of its groups keep apart.
+	Claims  []string
+	Request Shape
+	Spot    string
 	// Deadline is when it shall be done (gpu.deadline), Length how long it
 	// runs. With both it waits for spot or a cheaper hour while there is time,
 	// and takes on-demand when there is none. Zero: it has none.
