@@ -135,6 +135,7 @@ func (l *Lookout) assignOwn(in *plan.Input, i int, made pool.Pool) (rests string
 		switch {
 		case known != nil:
 			known.Bought = n.Since
+			l.settling(known, *p, n.Since)
 			if n.AtRisk {
 				known.AtRisk, known.Replace = true, cmp.Or(known.Replace, "its maker expects to take it away")
 			}
@@ -156,6 +157,28 @@ func (l *Lookout) assignOwn(in *plan.Input, i int, made pool.Pool) (rests string
 	in.Nodes = append(in.Nodes, coming...)
 	return rests, nil
 }
+
+// settling takes a node that has just joined for one on its way: Nomad has it
+// ready a moment before it has its GPUs and drivers, and what it is bought for
+// would be bought again. One that had them once has lost them.
+func (l *Lookout) settling(n *plan.Node, p plan.Pool, bought time.Time) {
+	is := n.Name + " " + bought.String() // a name is used again
+	switch {
+	case n.Busy || n.Free.GPUs > 0:
+		if l.settled == nil || len(l.settled) > maxSettled {
+			l.settled = map[string]bool{}
+		}
+		l.settled[is] = true
+	case !n.Closed && !l.settled[is] && l.reading.At.Sub(bought) < settleTime:
+		n.Starting, n.Free = true, p.Shape
+	}
+}
+
+// settleTime is how long after it was asked for a node may have no GPUs yet.
+const settleTime = time.Minute
+
+// maxSettled bounds what is remembered of nodes that are gone.
+const maxSettled = 1 << 14
 
 func starting(name string, p plan.Pool) plan.Node {
 	return plan.Node{Name: name, Pool: p.Name, Where: p.Where, Free: p.Shape, Starting: true}

@@ -196,6 +196,32 @@ func TestWhatAPoolOfOursKnowsOfItsNodesIsJoined(t *testing.T) {
 	must.Eq(t, 4, d.Now)
 }
 
+func TestANodeThatHasJustJoinedIsOnItsWayUntilItHasItsGPUs(t *testing.T) {
+	begin := time.Date(2026, 12, 3, 12, 0, 0, 0, time.UTC)
+	bare := at("own", "n1")
+	bare.Free = plan.Shape{}
+	l, own, _ := lookout(t, file, demand.Reading{})
+	own.nodes = []pool.Node{{Name: "n1", Ready: true, Since: begin}}
+	look := func(after time.Duration, n plan.Node) plan.Node {
+		l.reading.At, l.reading.Nodes = begin.Add(after), []plan.Node{n}
+		in, _, err := l.input("own", 1)
+		must.NoError(t, err)
+		must.Len(t, 1, in.Nodes)
+		return in.Nodes[0]
+	}
+	n := look(time.Second, bare)
+	must.True(t, n.Starting)
+	must.Eq(t, 8, n.Free.GPUs)
+	n = look(settleTime, bare)
+	must.False(t, n.Starting, must.Sprint("it has none"))
+	must.False(t, look(2*time.Second, at("own", "n1")).Starting)
+	n = look(3*time.Second, bare)
+	must.False(t, n.Starting, must.Sprint("it has lost them, as with a notice: it is not waited for"))
+	must.Eq(t, 0, n.Free.GPUs)
+	own.nodes[0].Since = begin.Add(time.Minute)
+	must.True(t, look(61*time.Second, bare).Starting, must.Sprint("another node of the same name"))
+}
+
 func TestAComplaintIsLoggedOnceWhileItStands(t *testing.T) {
 	w := plan.Work{Job: "train", Group: "g", Faults: []string{`meta gpu.deadline: "soon" is not looked at`}}
 	l, _, log := lookout(t, "curve {\n  file = \"/no/such/curve.csv\"\n}\n"+file, demand.Reading{At: time.Unix(1e9, 0), Work: []plan.Work{w}})

@@ -61,6 +61,7 @@ type Lookout struct {
 	said     map[string]bool     // the complaints of the last look
 	remarks  map[string][]string // of each pool, at the last look
 	awaited  map[string]*awaited
+	settled  map[string]bool // nodes that were seen with GPUs
 	recorded time.Time
 	at       time.Time
 	reading  demand.Reading
