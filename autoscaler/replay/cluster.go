@@ -133,6 +133,10 @@ func (c *cluster) place(now time.Duration) (started []*job) {
 		}
 		j.on, j.began, j.waited = on, now, j.waited+now-j.queued
 		j.run++
+		j.work.Placed, j.work.Began, j.work.PlacedOn = j.Count, epoch.Add(now), make([]string, 0, len(on))
+		for _, n := range on {
+			j.work.PlacedOn = append(j.work.PlacedOn, n.Name)
+		}
 		started = append(started, j)
 		order()
 		return true
@@ -162,6 +166,7 @@ func (c *cluster) stop(j *job, now, lost time.Duration) {
 		}
 	}
 	j.on = nil
+	j.work.Placed, j.work.Began, j.work.PlacedOn = 0, time.Time{}, nil
 }
 
 // input is the cluster as the planner sees it.

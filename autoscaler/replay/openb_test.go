@@ -50,3 +50,15 @@ func TestThePlannerIsCheaperAndUsesMoreOfWhatItPaysThanTargetValue(t *testing.T)
 	must.Greater(t, theirs.Used, ours.Used)
 	must.GreaterEq(t, Bound(o).Any, ours.Cost)
 }
+
+func TestGangsThatReturnToSpotCostLess(t *testing.T) {
+	o := openb(t)
+	o.Trace = Generate(Gangs{Count: 300, Every: 2 * time.Hour, Most: 8, GPUs: 1, Longest: 48 * time.Hour}, 1)
+	stay, err := Run(o, Planner{Move: true})
+	must.NoError(t, err)
+	move, err := Run(o, Planner{Move: true, Gangs: 10 * time.Minute})
+	must.NoError(t, err)
+	must.Eq(t, 300, move.Done)
+	must.Greater(t, stay.Moved, move.Moved)
+	must.Less(t, 0.9*stay.Cost, move.Cost)
+}

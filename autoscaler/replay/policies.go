@@ -32,6 +32,8 @@ type Planner struct {
 	// Move: single tasks gave leave to be moved to a cheaper node, at a
 	// checkpoint made for it.
 	Move bool
+	// Gangs gave leave too, and say that a restart costs them so long. Zero: they gave none.
+	Gangs time.Duration
 	// Headroom is kept in every pool, where it is not zero.
 	Headroom float64
 	// Forecast, where there is one, buys ahead what it expects within Ahead.
@@ -90,7 +92,8 @@ func (p Planner) Decide(in plan.Input) ([]plan.Decision, time.Time) {
 	if p.Move {
 		for i := range in.Nodes {
 			for j := range in.Nodes[i].Tenants {
-				in.Nodes[i].Tenants[j].Movable = !in.Nodes[i].Tenants[j].Work.Gang
+				t := &in.Nodes[i].Tenants[j]
+				t.Movable, t.Work.Restart = !t.Work.Gang || p.Gangs > 0, p.Gangs
 			}
 		}
 	}

@@ -284,16 +284,24 @@ func (r *run) requeue(j *job, interval time.Duration) {
 	slices.SortStableFunc(r.queue, func(a, b *job) int { return cmp.Compare(a.Arrive, b.Arrive) })
 }
 
-// drain stops what runs on a node, each at a checkpoint that is made for it,
-// and lets the node go.
-func (r *run) drain(n *node) {
-	for _, j := range slices.Clone(n.jobs) {
-		r.requeue(j, time.Second)
-		r.result.Moved++
+// drain stops what runs on nodes, each at a checkpoint that is made for it, and
+// lets the nodes go; it tells how many did. All are closed before anything
+// starts again: a gang stops once.
+func (r *run) drain(names []string) (gone int) {
+	for _, n := range slices.Clone(r.nodes) {
+		if !slices.Contains(names, n.Name) {
+			continue
+		}
+		for _, j := range slices.Clone(n.jobs) {
+			r.requeue(j, time.Second)
+			r.result.Moved++
+		}
+		r.bill(n)
+		r.remove(n)
+		gone++
 	}
-	r.bill(n)
-	r.remove(n)
 	r.start()
+	return gone
 }
 
 // forget updates how many interruptions each pool is remembered for.
@@ -316,11 +324,8 @@ func (r *run) apply(decisions []plan.Decision) {
 				r.changed = true
 			}
 		}
-		for _, name := range d.Drain {
-			if i := slices.IndexFunc(r.nodes, func(n *node) bool { return n.Name == name }); i >= 0 {
-				r.drain(r.nodes[i])
-				d.Want-- // the plan counts it until it is gone
-			}
+		if len(d.Drain) > 0 {
+			d.Want -= r.drain(d.Drain) // the plan counts them until they are gone
 		}
 		for range min(d.Want, r.pools[pool].Max) - r.open(pool) {
 			if spot := r.pools[pool].Spot; spot != nil && r.count(pool) >= spot.At(r.now) {
