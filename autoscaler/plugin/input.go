@@ -159,12 +159,12 @@ func (l *Lookout) assignOwn(in *plan.Input, i int, made pool.Pool) (rests string
 }
 
 // settling takes a node that has just joined for one on its way: Nomad has it
-// ready a moment before it has its GPUs and drivers, and what it is bought for
-// would be bought again. One that had them once has lost them.
+// ready a moment before its task driver takes gangs, and what it is bought for
+// would be bought again. One that had GPUs to give once has lost them.
 func (l *Lookout) settling(n *plan.Node, p plan.Pool, bought time.Time) {
 	is := n.Name + " " + bought.String() // a name is used again
 	switch {
-	case n.Busy || n.Free.GPUs > 0:
+	case n.Busy || n.Free.GPUs > 0 || len(n.Free.Devices) > 0:
 		if l.settled == nil || len(l.settled) > maxSettled {
 			l.settled = map[string]bool{}
 		}

@@ -61,4 +61,5 @@ func TestGangsThatReturnToSpotCostLess(t *testing.T) {
 	must.Eq(t, 300, move.Done)
 	must.Greater(t, stay.Moved, move.Moved)
 	must.Less(t, 0.9*stay.Cost, move.Cost)
+	must.Less(t, 1000, move.MeanWait, must.Sprint("gangs wait while the pools have room"))
 }

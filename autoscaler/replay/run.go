@@ -88,6 +88,11 @@ func Run(o Options, policy Policy) (*Result, error) {
 	}
 	r := &run{Options: o, cluster: cluster{pools: slices.Clone(o.Pools)}, rng: rand.New(rand.NewPCG(o.Seed, 0x73706f74)),
 		interrupted: make([][]time.Duration, len(o.Pools)), result: newResult(policy.Name(), o), undone: len(o.Trace.Tasks), horizon: o.Trace.horizon()}
+	for i := range r.pools {
+		// A trace asks for GPUs, and the cluster counts no more of a node: groups of
+		// devices that nothing is taken from would look free to the planner.
+		r.pools[i].Shape.Devices = nil
+	}
 	for _, t := range o.Trace.Tasks {
 		r.at(t.Arrive, func() { r.arrive(t) })
 	}
