@@ -50,6 +50,8 @@ type Node struct {
 	Since time.Time
 	// AtRisk: its maker expects to take it away, and has not said when.
 	AtRisk bool
+	// Late: it did not come up in time, and is kept: it may have work all the same.
+	Late bool
 }
 
 // situation is what is known of one node.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,8 @@ type fakeNomad struct {
 	kind map[string]string
 	job  map[string]string // what keeps a node busy; train where it says none
 	did  []string
+	// index is that of its nodes.
+	index int
 }
 
 func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,6 +46,7 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "ACL support disabled", http.StatusBadRequest)
 		return
 	case parts[0] == "nodes":
+		w.Header().Set("X-Nomad-Index", strconv.Itoa(f.index))
 		all := []*api.NodeListStub{}
 		for _, n := range f.nodes {
 			all = append(all, n)

@@ -27,11 +27,23 @@ type fakeMaker struct {
 	made     int
 	did      []string
 	listings int
+	// blind: it does not tell what it has. late: so many listings show what the one before did.
+	blind error
+	late  int
+	told  []Machine
 }
 
 func (f *fakeMaker) List(context.Context) ([]Machine, string, error) {
 	f.listings++
-	return append([]Machine{}, f.machines...), f.refused, nil
+	if f.blind != nil {
+		return nil, "", f.blind
+	}
+	if f.late > 0 {
+		f.late--
+	} else {
+		f.told = append([]Machine{}, f.machines...)
+	}
+	return append([]Machine{}, f.told...), f.refused, nil
 }
 
 func (f *fakeMaker) Create(_ context.Context, token string, count int) error {
@@ -127,6 +139,9 @@ func TestMachinesComeUpAndEmptyOnesGo(t *testing.T) {
 	b.tend(10 * time.Second)
 	must.Eq(t, "[{node-m1 true false}]", b.nodes())
 	must.Eq(t, []string{"m2"}, b.maker.did)
+	must.Eq(t, "node-m2 ineligible", b.nomad.done(), must.Sprint("purged now it would come back, open for work"))
+	b.nomad.nodes["node-m2"].Status = "down"
+	b.tend(10 * time.Second)
 	must.Eq(t, "node-m2 ineligible, node-m2 purged", b.nomad.done())
 }
 
