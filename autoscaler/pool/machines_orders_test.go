@@ -16,7 +16,7 @@ import (
 // answered waits until what Tend has asked for again is done.
 func (b *machineBench) answered() {
 	b.pool.ordering.Lock()
-	b.pool.ordering.Unlock()
+	defer b.pool.ordering.Unlock()
 }
 
 func (b *machineBench) resting() string {
