@@ -96,6 +96,16 @@ func next(s situation, idle func() (bool, error)) (move, error) {
 	switch {
 	case !s.Exists:
 		return forget, nil
+	case s.Ending && s.Up:
+		// Noted in a former life, or by an autoscaler that led before: it did not end, and may be in use again.
+		empty, err := idle()
+		switch {
+		case err != nil:
+			return stay, err
+		case !empty:
+			return keep, nil
+		}
+		return remove, nil
 	case s.Ending:
 		return remove, nil
 	case s.Ready && s.Lost > s.Patience:

@@ -32,6 +32,8 @@ type ledger struct {
 type gone struct {
 	Node string    `json:"node"`
 	At   time.Time `json:"at"`
+	// Machine is the one that was destroyed; its maker may list it for a while. Empty: it vanished.
+	Machine string `json:"machine,omitempty"`
 }
 
 // goneAge is how long the node of a machine that is gone is looked for, and
@@ -42,14 +44,24 @@ const (
 )
 
 // part notes a machine's node, which Nomad has longer than its maker.
-func (l *ledger) part(now time.Time, e *entry) {
+func (l *ledger) part(now time.Time, e *entry, destroyed string) {
 	if e.NodeID == "" || len(l.Gone) >= maxGone {
 		return
 	}
 	if l.Gone == nil {
 		l.Gone = map[string]*gone{}
 	}
-	l.Gone[e.NodeID] = &gone{e.Node, now}
+	l.Gone[e.NodeID] = &gone{e.Node, now, destroyed}
+}
+
+// destroyed reports whether a machine was, a short while ago.
+func (l *ledger) destroyed(machine string) bool {
+	for _, g := range l.Gone {
+		if g.Machine == machine {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *ledger) rests(now time.Time) bool { return l.Rest != nil && now.Before(l.Rest.Until) }

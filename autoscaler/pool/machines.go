@@ -223,7 +223,7 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 		if err := p.nomad.eligible(ctx, name, true); err != nil {
 			return stay, err
 		}
-		e.Leaving = false
+		e.Leaving, e.Ending = false, false
 	case welcome:
 		if e.Ordered && n.SchedulingEligibility == api.NodeSchedulingIneligible {
 			// Nomad has closed it in a former life of the machine.

@@ -67,9 +67,9 @@ func (p *MachinePool) reconcile(ctx context.Context, now time.Time) (*ledger, *s
 				e.Index = l.Order.Index
 			}
 			// One that was marked to go by an earlier autoscaler elsewhere is still on its way out.
-			// One whose end began before it was seen is none.
+			// One whose end began before it was seen is none, nor is one that was just destroyed.
 			e.Leaving = m.Interrupted && stub == nil ||
-				!e.Ordered && stub != nil && stub.SchedulingEligibility == api.NodeSchedulingIneligible && l.Gone[stub.ID] == nil
+				!e.Ordered && (l.destroyed(m.ID) || stub != nil && stub.SchedulingEligibility == api.NodeSchedulingIneligible)
 			l.Machines[m.ID] = e
 		}
 		e.Doomed, e.AtRisk = e.Doomed || m.Interrupted, m.AtRisk
@@ -181,7 +181,7 @@ func (p *MachinePool) forget(ctx context.Context, now time.Time, l *ledger, s *s
 			l.interrupt(now)
 		}
 		delete(l.Machines, id)
-		l.part(now, e)
+		l.part(now, e, "")
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.Gone)) {
 		g := l.Gone[id]

@@ -124,3 +124,44 @@ func TestNoNodeIsTwoMachines(t *testing.T) {
 	must.Eq(t, []string{"m1"}, b.maker.did)
 	must.Eq(t, "[{node-m2 true false}]", b.nodes())
 }
+
+func TestAMachineThatIsDestroyedAndStillListedIsOnItsWayOut(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.tend(time.Second)
+	listed := b.maker.machines
+	must.NoError(t, b.pool.Shrink(t.Context(), 0, nil))
+	b.tend(time.Second)
+	must.Eq(t, "[]", b.nodes())
+	b.maker.machines = listed
+	b.tend(time.Second)
+	must.StrNotContains(t, b.nodes(), "false}", must.Sprint("it does not count"))
+}
+
+func TestWhatAnEarlierTermHadToldToEndIsKeptWhenItIsInUse(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.tend(time.Second)
+	l, err := b.pool.store.load()
+	must.NoError(t, err)
+	l.Machines["m1"].Leaving, l.Machines["m1"].Ending = true, true
+	must.NoError(t, b.pool.store.save(l))
+	b.nomad.busy["node-m1"] = true
+	b.tend(time.Second)
+	must.SliceEmpty(t, b.maker.did)
+	must.Eq(t, "[{node-m1 true false}]", b.nodes())
+}
+
+func TestAMachineOfAnIDThatIsUsedAgainIsANewOne(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(1))
+	b.up(0)
+	b.tend(time.Second)
+	must.NoError(t, b.pool.Shrink(t.Context(), 0, nil))
+	b.tend(time.Second)
+	b.maker.made = 0
+	must.NoError(t, b.grow(1))
+	must.Eq(t, "[{m1 false false}]", b.nodes())
+}

@@ -123,7 +123,7 @@ func (p *MachinePool) destroy(ctx context.Context, now time.Time, l *ledger, id 
 	p.logger.Info("a machine is gone", "machine", id, "node", l.Machines[id].Node)
 	// Its node stays, closed, until it is down: taken out of Nomad before, it would
 	// come back open for work.
-	l.part(now, l.Machines[id])
+	l.part(now, l.Machines[id], id)
 	delete(l.Machines, id)
 	return nil
 }
