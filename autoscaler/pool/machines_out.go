@@ -33,7 +33,12 @@ func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) er
 			names, byName[name] = append(names, name), e
 		}
 	}
-	return release(names, max(count-l.Order.outstanding(), 0), wanted, func(name string) (bool, error) { return p.nomad.idle(ctx, name) }, func(name string) error {
+	return release(names, max(count-l.Order.outstanding(), 0), wanted, func(name string) (bool, error) {
+		if !byName[name].Ready {
+			return false, nil // it starts for a gang that waits
+		}
+		return p.nomad.idle(ctx, name)
+	}, func(name string) error {
 		// Noted first: a node that is closed and not known to go would stay for ever.
 		byName[name].Leaving = true
 		if err := p.store.save(l); err != nil {
