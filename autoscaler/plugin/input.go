@@ -147,6 +147,9 @@ func (l *Lookout) assignOwn(in *plan.Input, i int, made pool.Pool) (rests string
 			}
 		case !n.Leaving:
 			c := starting(n.Name, *p)
+			if n.Late {
+				c.Free = plan.Shape{}
+			}
 			if told[n.Name] > 1 {
 				c.Free = plan.Shape{}
 				l.remark(p.Name, fmt.Sprintf("two machines have the node %s", n.Name))

@@ -324,6 +324,15 @@ func TestNodesBeyondATargetsCountAreToldApartWhenTheyStay(t *testing.T) {
 	must.StrContains(t, l.remarks["asg"][0], "Nomad has 3 nodes that the pool selects and its target counts 2")
 }
 
+func TestNothingIsPlannedOnAMachineThatIsKeptThoughItDidNotComeUp(t *testing.T) {
+	l, own, _ := lookout(t, file, demand.Reading{At: time.Unix(1e9, 0), Work: []plan.Work{gangOf(1)}})
+	own.nodes = []pool.Node{{Name: "m1", Late: true}}
+	in, _, err := l.input("own", 1)
+	must.NoError(t, err)
+	d, _ := plan.Make(in).Of("own")
+	must.Eq(t, [2]int{1, 2}, [2]int{d.Now, d.Want})
+}
+
 func TestTwoMachinesWithOneNodeFreezeNoPool(t *testing.T) {
 	l, own, _ := lookout(t, file, demand.Reading{At: time.Unix(1e9, 0), Nodes: []plan.Node{at("own", "n1")}})
 	own.nodes = []pool.Node{{Name: "n1", Ready: true}, {Name: "n1"}}

@@ -95,7 +95,7 @@ type CommandMachine struct {
 
 // CommandError is why an action was not done.
 type CommandError struct {
-	// Code is "capacity" or "quota", on which other pools are tried, or "failed".
+	// Code is "capacity", "quota" or "failed": nothing was done. Other pools are tried.
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
@@ -202,9 +202,6 @@ func parseAnswer(data []byte) (a CommandAnswer, err error) {
 
 func (e *CommandError) cause() error {
 	message := lastLine([]byte(e.Message))
-	if e.Code == "failed" {
-		return errors.New(message)
-	}
 	return &RefusedError{Reason: e.Code + ": " + message}
 }
 

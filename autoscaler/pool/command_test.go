@@ -75,22 +75,23 @@ func TestEachFaultOfAProgramIsNamed(t *testing.T) {
 			_, _, err := makerOf(argv).List(t.Context())
 			must.ErrorContains(t, err, "program "+argv[0])
 			must.ErrorContains(t, err, c.want)
-			var refused *RefusedError
-			must.False(t, errors.As(err, &refused))
 		})
 	}
 	_, _, err := makerOf([]string{"/no/such/program"}).List(t.Context())
 	must.ErrorContains(t, err, "program /no/such/program: list: ")
 }
 
-func TestCapacityAndQuotaAreRefusals(t *testing.T) {
-	for _, code := range []string{"capacity", "quota"} {
+func TestWhatAProgramSaysItHasNotMadeIsARefusal(t *testing.T) {
+	for _, code := range []string{"capacity", "quota", "failed"} {
 		argv, _ := program(t, `echo '{"error":{"code":"`+code+`","message":"try later"}}'`)
 		err := makerOf(argv).Create(t.Context(), "t", 1)
 		var refused *RefusedError
 		must.True(t, errors.As(err, &refused))
 		must.Eq(t, code+": try later", refused.Reason)
 	}
+	argv, _ := program(t, "echo 'no credentials' >&2; exit 3")
+	var refused *RefusedError
+	must.False(t, errors.As(makerOf(argv).Create(t.Context(), "t", 1), &refused), must.Sprint("it may have made them before it failed"))
 }
 
 func TestAProgramThatDoesNotEndIsEndedWithAllItStarted(t *testing.T) {

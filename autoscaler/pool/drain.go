@@ -15,7 +15,8 @@ type Pool interface {
 	Nodes() ([]Node, error)
 	// Grow brings the pool to at least count nodes, and returns when they are asked for.
 	Grow(ctx context.Context, now time.Time, count int) error
-	// Shrink marks all but count nodes to go: only ones without work, the wanted first.
+	// Shrink marks all but count nodes to go: only ones that are ready and without
+	// work. Where nodes are named, no others: one that got work meanwhile is not made up for.
 	Shrink(ctx context.Context, count int, wanted []string) error
 	// Drain marks nodes to go whose work has leave to move: it is asked to stop
 	// at a checkpoint, and the nodes go once they are empty. A node with other
@@ -50,6 +51,8 @@ type Node struct {
 	Since time.Time
 	// AtRisk: its maker expects to take it away, and has not said when.
 	AtRisk bool
+	// Late: it did not come up in time, and is kept: it may have work all the same.
+	Late bool
 }
 
 // situation is what is known of one node.
@@ -94,6 +97,16 @@ func next(s situation, idle func() (bool, error)) (move, error) {
 	switch {
 	case !s.Exists:
 		return forget, nil
+	case s.Ending && s.Up:
+		// Noted in a former life, or by an autoscaler that led before: it did not end, and may be in use again.
+		empty, err := idle()
+		switch {
+		case err != nil:
+			return stay, err
+		case !empty:
+			return keep, nil
+		}
+		return remove, nil
 	case s.Ending:
 		return remove, nil
 	case s.Ready && s.Lost > s.Patience:
@@ -122,15 +135,18 @@ func next(s situation, idle func() (bool, error)) (move, error) {
 	return stay, nil
 }
 
-// release marks nodes to go until count are left: the wanted first, only ones
-// that are idle. It returns an error where too few are.
+// release marks nodes to go until count are left, only ones that are idle: of
+// the wanted, or where none are named, of all. It returns an error where too few are.
 func release(names []string, count int, wanted []string, idle func(name string) (bool, error), mark func(name string) error) error {
 	left := map[string]bool{}
 	for _, name := range names {
 		left[name] = true
 	}
 	surplus := len(names) - count
-	for _, name := range append(append([]string{}, wanted...), names...) {
+	if len(wanted) == 0 {
+		wanted = names
+	}
+	for _, name := range wanted {
 		if surplus <= 0 || !left[name] {
 			continue
 		}
@@ -148,7 +164,7 @@ func release(names []string, count int, wanted []string, idle func(name string) 
 		surplus--
 	}
 	if surplus > 0 {
-		return fmt.Errorf("%d of the nodes to let go have work; they stay", surplus)
+		return fmt.Errorf("%d of the nodes to let go have work or are not ready; they stay", surplus)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,6 +23,8 @@ func TestWhatIsDoneWithANode(t *testing.T) {
 		"its machine is gone":                    {situation{Ready: true}, true, forget},
 		"its machine is gone while it leaves":    {situation{Leaving: true}, true, forget},
 		"it was told to end, whatever runs":      {situation{Exists: true, Leaving: true, Ending: true}, false, remove},
+		"it was told to end, is up and in use":   {situation{Exists: true, Ready: true, Up: true, Leaving: true, Ending: true}, false, keep},
+		"it was told to end and is up still":     {situation{Exists: true, Ready: true, Up: true, Leaving: true, Ending: true}, true, remove},
 		"it leaves and nothing runs":             {situation{Exists: true, Ready: true, Leaving: true}, true, remove},
 		"it leaves and got work":                 {situation{Exists: true, Ready: true, Leaving: true}, false, keep},
 		"it will be taken away":                  {situation{Exists: true, Ready: true, Doomed: true}, false, evacuate},
@@ -69,8 +72,12 @@ func TestANodeWithWorkIsNeverLetGo(t *testing.T) {
 		})
 		idle := 0
 		for _, n := range names {
-			if !busy[n] {
+			may := len(wanted) == 0 || slices.Contains(wanted, n)
+			if !busy[n] && may {
 				idle++
+			}
+			if gone[n] && !may {
+				t.Fatalf("%s goes and was not named", n)
 			}
 			if busy[n] && gone[n] {
 				t.Fatalf("%s has work and goes", n)

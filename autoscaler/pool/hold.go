@@ -22,10 +22,19 @@ func hold(mu *sync.Mutex, dir, pool string) (unhold func(), err error) {
 			mu.Unlock()
 		}
 	}()
+	unlock, err := lock(dir, pool)
+	if err != nil {
+		return nil, err
+	}
+	return func() { unlock(); mu.Unlock() }, nil
+}
+
+// lock is the machine's part of hold.
+func lock(dir, name string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, pool+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +42,7 @@ func hold(mu *sync.Mutex, dir, pool string) (unhold func(), err error) {
 		// The kernel lets go of it when the process ends, however it ends.
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 		if err == nil {
-			return func() { f.Close(); mu.Unlock() }, nil
+			return func() { f.Close() }, nil
 		}
 		if err != unix.EINTR {
 			f.Close()

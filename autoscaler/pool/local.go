@@ -207,7 +207,7 @@ func (p *LocalPool) tend(ctx context.Context, now time.Time, s Slot, r *record, 
 		return what, p.remove(ctx, s, r, n)
 	case keep:
 		p.logger.Info("keeps a node: work was placed on it meanwhile", "node", s.Name)
-		r.Leaving, r.Reason = false, ""
+		r.Leaving, r.Ending, r.Reason = false, false, ""
 		return what, errors.Join(p.nomad.eligible(ctx, s.Name, true), p.save(s.Name, r))
 	case welcome:
 		r.Ready = true

@@ -29,13 +29,18 @@ func (p *LocalPool) Shrink(ctx context.Context, count int, wanted []string) erro
 			records[s.Name] = r
 		}
 	}
-	idle := func(name string) (bool, error) { return p.nomad.idle(ctx, name) }
+	idle := func(name string) (bool, error) {
+		if !records[name].Ready {
+			return false, nil // it starts for a gang that waits
+		}
+		return p.nomad.idle(ctx, name)
+	}
 	return release(names, count, wanted, idle, func(name string) error {
 		r := records[name]
 		// Noted first: a node that is closed and not known to go would stay for ever.
 		r.Leaving, r.Reason = true, "not needed"
 		p.logger.Info("lets a node go", "node", name)
-		if err := p.save(name, r); err != nil || !r.Ready {
+		if err := p.save(name, r); err != nil {
 			return err
 		}
 		return p.nomad.eligible(ctx, name, false)

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 )
@@ -42,8 +41,8 @@ type Maker interface {
 	Destroy(ctx context.Context, ids []string) error
 }
 
-// RefusedError is a maker's answer that it has none to give: a quota, or no
-// capacity. Another pool is to be tried.
+// RefusedError is a maker's answer that it has made none: a quota, no capacity,
+// or a failure. Another pool is to be tried.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
@@ -53,6 +52,9 @@ func (e *RefusedError) Error() string { return e.Reason }
 // their kill_timeout for a checkpoint.
 const evacuation = 5 * time.Second
 
+// blindAge is how long a maker may not tell what it has until others are tried.
+const blindAge = time.Minute
+
 // MachinePool is a pool whose machines a maker makes.
 type MachinePool struct {
 	definition *Definition
@@ -60,7 +62,8 @@ type MachinePool struct {
 	nomad      nomadNodes
 	logger     hclog.Logger
 	store      store
-	mu         sync.Mutex
+	mu         sync.Mutex // of what is known
+	ordering   sync.Mutex // of what is asked for; taken before mu
 	tended     time.Time
 	contact    contact
 }
@@ -81,7 +84,10 @@ func (p *MachinePool) Nodes() ([]Node, error) {
 	var nodes []Node
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
 		e := l.Machines[id]
-		nodes = append(nodes, Node{Name: cmp.Or(e.Node, id), Ready: e.Ready, Leaving: e.Leaving, Since: e.Since, AtRisk: e.AtRisk})
+		nodes = append(nodes, Node{Name: cmp.Or(e.Node, id), Ready: e.Ready, Leaving: e.Leaving, Since: e.Since, AtRisk: e.AtRisk, Late: e.Late})
+	}
+	for i := range l.Order.outstanding() {
+		nodes = append(nodes, Node{Name: fmt.Sprintf("%s-order-%d", p.definition.Name, i+1), Since: l.Order.Since})
 	}
 	return nodes, nil
 }
@@ -89,8 +95,14 @@ func (p *MachinePool) Nodes() ([]Node, error) {
 // Resting reads the ledger.
 func (p *MachinePool) Resting(now time.Time) (string, error) {
 	l, err := p.store.load()
-	if err != nil || l.Rest == nil || !now.Before(l.Rest.Until) {
+	if err != nil {
 		return "", err
+	}
+	if l.Blind != nil && now.Sub(l.Blind.Since) >= blindAge {
+		return l.Blind.Reason, nil
+	}
+	if l.Rest == nil || !now.Before(l.Rest.Until) {
+		return "", nil
 	}
 	return l.Rest.Reason, nil
 }
@@ -112,132 +124,25 @@ func (p *MachinePool) History(now time.Time) (h History, err error) {
 	return h, nil
 }
 
-// reconcile brings the ledger up to what the maker has: it alone knows.
-func (p *MachinePool) reconcile(ctx context.Context, now time.Time) (*ledger, map[string]*api.NodeListStub, error) {
-	l, err := p.store.load()
-	if err != nil {
-		return nil, nil, err
-	}
-	machines, refused, err := p.maker.List(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("pool %q: list machines: %w", p.definition.Name, err)
-	}
-	nodes, err := p.nomad.list(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	there := map[string]bool{}
-	stubs := map[string]*api.NodeListStub{}
-	for _, m := range machines {
-		there[m.ID] = true
-		stub := newest(nodes, func(n *api.NodeListStub) bool {
-			return m.Node != "" && n.Name == m.Node || m.Node == "" && m.Address != "" && n.Address == m.Address
-		})
-		e := l.Machines[m.ID]
-		if e == nil {
-			// One that was marked to go by an earlier autoscaler elsewhere is still on its way out.
-			// One whose end began before it was seen is none.
-			e = &entry{Since: now, Pending: m.Pending, Leaving: m.Interrupted && stub == nil || stub != nil && stub.SchedulingEligibility == api.NodeSchedulingIneligible}
-			l.Machines[m.ID] = e
-		}
-		e.Doomed, e.AtRisk = e.Doomed || m.Interrupted, m.AtRisk
-		e.Node = cmp.Or(m.Node, e.Node)
-		if stub != nil {
-			e.Node, stubs[m.ID] = stub.Name, stub
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
-		if e := l.Machines[id]; !there[id] {
-			if !e.Leaving && !e.Pending {
-				p.logger.Warn("a machine is gone that was not let go", "machine", id, "node", e.Node)
-				l.interrupt(now)
-			}
-			delete(l.Machines, id)
-			if stub := newest(nodes, func(n *api.NodeListStub) bool { return e.Node != "" && n.Name == e.Node }); stub != nil && stub.Status == api.NodeStatusDown {
-				if err := p.nomad.purge(ctx, stub.ID, stub.Name); err != nil {
-					p.logger.Warn("the node of a machine that is gone stays in Nomad", "error", err)
-				}
-			}
-		}
-	}
-	if refused != "" {
-		p.rest(l, now, refused)
-		if err := p.giveUpPending(ctx, l, stubs); err != nil {
-			return nil, nil, err
-		}
-	}
-	return l, stubs, p.store.save(l)
-}
-
+// rest lets others be tried. A reason that stands already is not said again.
 func (p *MachinePool) rest(l *ledger, now time.Time, reason string) {
+	if l.Rest != nil && l.Rest.Reason == reason && now.Before(l.Rest.Until) {
+		l.Rest.Until = now.Add(p.definition.retry)
+		return
+	}
 	l.Rest = &rest{Since: now, Until: now.Add(p.definition.retry), Reason: reason}
 	p.logger.Warn("a pool rests; others are tried", "reason", reason, "until", l.Rest.Until)
 }
 
+// present is how many machines count: those on their way in, not those on their way out.
 func present(l *ledger) int {
-	n := 0
+	n := l.Order.outstanding()
 	for _, e := range l.Machines {
 		if !e.Leaving {
 			n++
 		}
 	}
 	return n
-}
-
-// Grow keeps nodes on their way out, then asks the maker. What the maker has
-// is read first, so that a purchase of an earlier life is counted.
-func (p *MachinePool) Grow(ctx context.Context, now time.Time, count int) error {
-	unhold, err := hold(&p.mu, p.store.dir, p.store.pool)
-	if err != nil {
-		return err
-	}
-	defer unhold()
-	l, _, err := p.reconcile(ctx, now)
-	if err != nil {
-		return err
-	}
-	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
-		e := l.Machines[id]
-		if present(l) >= count || !e.Leaving || e.Ending || e.Doomed || e.Moving {
-			continue
-		}
-		if err := p.nomad.eligible(ctx, e.Node, true); err != nil {
-			p.logger.Warn("a node on its way out cannot be kept", "node", e.Node, "error", err)
-			continue
-		}
-		e.Leaving = false
-	}
-	missing := min(count, p.definition.Max) - present(l)
-	if missing <= 0 {
-		return p.store.save(l)
-	}
-	if l.Rest != nil && now.Before(l.Rest.Until) {
-		return fmt.Errorf("pool %q rests until %s: %s", p.definition.Name, l.Rest.Until.Format(time.RFC3339), l.Rest.Reason)
-	}
-	// An order without an answer is given again with its token: it may have been taken.
-	if l.Order == nil || l.Order.Count != missing {
-		l.Order = &order{Token: uuid.NewString(), Count: missing}
-	}
-	if err := p.store.save(l); err != nil {
-		return err
-	}
-	err = p.maker.Create(ctx, l.Order.Token, l.Order.Count)
-	var refused *RefusedError
-	if errors.As(err, &refused) {
-		l.Order = nil
-		p.rest(l, now, refused.Reason)
-		return errors.Join(fmt.Errorf("pool %q: create %d machines: %w", p.definition.Name, missing, err), p.store.save(l))
-	}
-	if err != nil {
-		return fmt.Errorf("pool %q: create %d machines: %w", p.definition.Name, missing, err)
-	}
-	l.Order, l.Rest = nil, nil
-	p.logger.Info("asks for machines", "count", missing)
-	if err := p.store.save(l); err != nil {
-		return err
-	}
-	_, _, err = p.reconcile(ctx, now)
-	return err
 }
 
 // Tend asks the maker and Nomad, at most once a period, and moves each machine on.
@@ -251,7 +156,10 @@ func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	p.tended = now
-	l, stubs, err := p.reconcile(ctx, now)
+	l, s, err := p.reconcile(ctx, now)
+	if l != nil && err != nil {
+		return errors.Join(err, p.warn(ctx, l, s))
+	}
 	if err != nil {
 		return err
 	}
@@ -260,27 +168,45 @@ func (p *MachinePool) Tend(ctx context.Context, now time.Time) error {
 	var unheard []*entry
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
 		e := l.Machines[id]
-		what, err := p.tend(ctx, now, l, id, stubs[id])
+		what, err := p.tend(ctx, now, l, id, s)
 		if err != nil {
 			errs = append(errs, err)
 		} else if what == ask {
 			unheard = append(unheard, e)
 		}
 	}
-	errs = append(errs, p.vacate(ctx, l, unheard))
-	return errors.Join(append(errs, p.store.save(l))...)
+	errs = append(errs, p.vacate(ctx, l, unheard), p.store.save(l))
+	if l.Order.unanswered() && !l.rests(now) {
+		p.askAgain(ctx, now)
+	}
+	return errors.Join(errs...)
+}
+
+// warn drains what is taken away while nothing can be noted, because a disk is
+// full: that is the one thing that cannot wait.
+func (p *MachinePool) warn(ctx context.Context, l *ledger, s *sight) error {
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
+		if e, n := l.Machines[id], s.stubs[id]; e.Doomed && !e.Leaving && n != nil && !n.Drain {
+			errs = append(errs, p.nomad.drain(ctx, e.Node, evacuation))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // tend moves one machine on; ask is left to the caller, who asks all at once.
-func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id string, n *api.NodeListStub) (move, error) {
-	e := l.Machines[id]
+func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id string, s *sight) (move, error) {
+	e, n := l.Machines[id], s.stubs[id]
 	name := cmp.Or(e.Node, id)
 	if err := p.nomad.close(ctx, n, e.Leaving && !e.Ending); err != nil {
 		return stay, err
 	}
 	up := n != nil && n.Status == api.NodeStatusReady
 	what, err := next(situation{Exists: true, Ready: e.Ready, Up: up, Leaving: e.Leaving, Ending: e.Ending, Doomed: e.Doomed, Moving: e.Moving, Draining: n != nil && n.Drain,
-		Age: now.Sub(e.Since), Start: p.definition.start, Lost: p.contact.lost(id, up || !e.Ready), Patience: p.definition.down}, func() (bool, error) { return p.nomad.idle(ctx, name) })
+		Age: now.Sub(e.Since), Start: p.definition.start, Lost: p.contact.lost(id, up || !e.Ready), Patience: p.definition.down}, func() (bool, error) {
+		busy, err := p.busy(ctx, l, id, s)
+		return busy == "", err
+	})
 	if err != nil {
 		return stay, err
 	}
@@ -297,21 +223,37 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 		if err := p.nomad.eligible(ctx, name, true); err != nil {
 			return stay, err
 		}
-		e.Leaving = false
+		e.Leaving, e.Ending = false, false
 	case welcome:
-		e.Ready = true
+		if e.Ordered && n.SchedulingEligibility == api.NodeSchedulingIneligible {
+			// Nomad has closed it in a former life of the machine.
+			if err := p.nomad.eligible(ctx, name, true); err != nil {
+				return stay, err
+			}
+		}
+		e.Ready, e.Late = true, false
 		p.logger.Info("a node is ready", "node", name, "after", now.Sub(e.Since).Round(time.Second))
 	case giveUp:
+		busy, err := p.busy(ctx, l, id, s)
+		if err != nil {
+			return stay, err
+		}
+		if busy != "" {
+			// Better paid for nothing than the end of what runs there.
+			e.Late = true
+			p.rest(l, now, fmt.Sprintf("machine %s was not ready within %s: its maker tells of node %q, address %q; %s has work and may be it, so it is kept", id, p.definition.start, s.machines[id].Node, s.machines[id].Address, busy))
+			return stay, nil
+		}
 		p.rest(l, now, fmt.Sprintf("node %s was not ready within %s", name, p.definition.start))
-		return what, p.destroy(ctx, l, id, n)
+		return what, p.destroy(ctx, now, l, id, n)
 	case lose:
 		p.logger.Warn("gives a machine up: its node is out of Nomad's contact for longer than down_timeout", "machine", id, "node", name, "down_timeout", p.definition.down)
 		if !e.Leaving {
 			l.interrupt(now)
 		}
-		return what, p.destroy(ctx, l, id, n)
+		return what, p.destroy(ctx, now, l, id, n)
 	case remove:
-		return what, p.destroy(ctx, l, id, n)
+		return what, p.destroy(ctx, now, l, id, n)
 	}
 	return what, nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -32,7 +33,12 @@ func (p *MachinePool) Shrink(ctx context.Context, count int, wanted []string) er
 			names, byName[name] = append(names, name), e
 		}
 	}
-	return release(names, count, wanted, func(name string) (bool, error) { return p.nomad.idle(ctx, name) }, func(name string) error {
+	return release(names, max(count-l.Order.outstanding(), 0), wanted, func(name string) (bool, error) {
+		if !byName[name].Ready {
+			return false, nil // it starts for a gang that waits
+		}
+		return p.nomad.idle(ctx, name)
+	}, func(name string) error {
 		// Noted first: a node that is closed and not known to go would stay for ever.
 		byName[name].Leaving = true
 		if err := p.store.save(l); err != nil {
@@ -108,7 +114,10 @@ func (p *MachinePool) giveUpPending(ctx context.Context, l *ledger, stubs map[st
 }
 
 // destroy is not undone: the ledger says so before the maker is asked.
-func (p *MachinePool) destroy(ctx context.Context, l *ledger, id string, n *api.NodeListStub) error {
+func (p *MachinePool) destroy(ctx context.Context, now time.Time, l *ledger, id string, n *api.NodeListStub) error {
+	if err := p.nomad.close(ctx, n, true); err != nil {
+		return err
+	}
 	l.Machines[id].Leaving, l.Machines[id].Ending = true, true
 	if err := p.store.save(l); err != nil {
 		return err
@@ -116,12 +125,10 @@ func (p *MachinePool) destroy(ctx context.Context, l *ledger, id string, n *api.
 	if err := p.maker.Destroy(ctx, []string{id}); err != nil {
 		return fmt.Errorf("pool %q: destroy %s: %w", p.definition.Name, id, err)
 	}
-	if n != nil {
-		if err := p.nomad.purge(ctx, n.ID, n.Name); err != nil {
-			return err
-		}
-	}
 	p.logger.Info("a machine is gone", "machine", id, "node", l.Machines[id].Node)
+	// Its node stays, closed, until it is down: taken out of Nomad before, it would
+	// come back open for work.
+	l.part(now, l.Machines[id], id)
 	delete(l.Machines, id)
 	return nil
 }

@@ -27,11 +27,23 @@ type fakeMaker struct {
 	made     int
 	did      []string
 	listings int
+	// blind: it does not tell what it has. late: so many listings show what the one before did.
+	blind error
+	late  int
+	told  []Machine
 }
 
 func (f *fakeMaker) List(context.Context) ([]Machine, string, error) {
 	f.listings++
-	return append([]Machine{}, f.machines...), f.refused, nil
+	if f.blind != nil {
+		return nil, "", f.blind
+	}
+	if f.late > 0 {
+		f.late--
+	} else {
+		f.told = append([]Machine{}, f.machines...)
+	}
+	return append([]Machine{}, f.told...), f.refused, nil
 }
 
 func (f *fakeMaker) Create(_ context.Context, token string, count int) error {
@@ -122,11 +134,17 @@ func TestMachinesComeUpAndEmptyOnesGo(t *testing.T) {
 	b.tend(10 * time.Second)
 	must.Eq(t, "[{node-m1 true false} {node-m2 true false}]", b.nodes())
 	b.nomad.busy["node-m1"] = true
-	must.ErrorContains(t, b.pool.Shrink(t.Context(), 0, []string{"node-m1"}), "1 of the nodes to let go have work")
+	must.ErrorContains(t, b.pool.Shrink(t.Context(), 0, nil), "1 of the nodes to let go have work or are not ready")
 	must.Eq(t, "[{node-m1 true false} {node-m2 true true}]", b.nodes())
 	b.tend(10 * time.Second)
 	must.Eq(t, "[{node-m1 true false}]", b.nodes())
 	must.Eq(t, []string{"m2"}, b.maker.did)
+	must.NoError(t, b.grow(2))
+	must.ErrorContains(t, b.pool.Shrink(t.Context(), 1, []string{"node-m1"}), "1 of the nodes to let go", must.Sprint("none that was not named, nor one that starts"))
+	must.Eq(t, "[{node-m1 true false} {m3 false false}]", b.nodes())
+	must.Eq(t, "node-m2 ineligible", b.nomad.done(), must.Sprint("purged now it would come back, open for work"))
+	b.nomad.nodes["node-m2"].Status = "down"
+	b.tend(10 * time.Second)
 	must.Eq(t, "node-m2 ineligible, node-m2 purged", b.nomad.done())
 }
 

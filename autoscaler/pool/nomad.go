@@ -19,11 +19,18 @@ import (
 type nomadNodes struct{ client *api.Client }
 
 func (n nomadNodes) list(ctx context.Context) ([]*api.NodeListStub, error) {
-	nodes, _, err := n.client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
+	nodes, _, err := n.listAt(ctx)
+	return nodes, err
+}
+
+// listAt lists the nodes, with Nomad's index of them.
+func (n nomadNodes) listAt(ctx context.Context) ([]*api.NodeListStub, uint64, error) {
+	nodes, meta, err := n.client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes: %w", rights.Explain(err, rights.ReadNodes))
+		return nil, 0, fmt.Errorf("list the nodes: %w", rights.Explain(err, rights.ReadNodes))
 	}
-	return nodes, nil
+	nodes = slices.DeleteFunc(nodes, func(n *api.NodeListStub) bool { return n == nil })
+	return nodes, meta.LastIndex, nil
 }
 
 // newest is the youngest node that a test holds for: a name is used again.
