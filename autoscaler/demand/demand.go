@@ -171,9 +171,10 @@ func (r *Reader) Read(ctx context.Context, now time.Time) (Reading, error) {
 	if unread > 0 {
 		out.Faults = append(out.Faults, fmt.Sprintf("%d jobs that wait are not read yet: the next readings do, in order of priority", unread))
 	}
-	if out.Told, err = r.inspect(ctx, nodes); err != nil {
+	if out.Told, err = r.inspect(ctx, nodes, toInspect(out.Work)); err != nil {
 		return Reading{}, err
 	}
+	known.settled(r.inspected, now)
 	r.noteWaiting(out.Work)
 	r.noteIdle(now, out)
 	return out, nil

@@ -16,28 +16,43 @@ import (
 )
 
 // inspect reads the nodes that are to be inspected, those not known from an
-// earlier reading or changed since, and gives what all of them tell.
-func (r *Reader) inspect(ctx context.Context, nodes []*api.NodeListStub) (map[string]map[string]string, error) {
-	if r.Inspect == nil {
-		return nil, nil
-	}
+// earlier reading or changed since, and gives what all of them tell; those at
+// places that are asked for beside them only as far as mostNodes goes.
+func (r *Reader) inspect(ctx context.Context, nodes []*api.NodeListStub, asked func(plan.Where) bool) (map[string]map[string]string, error) {
 	known := map[string]*api.Node{}
-	told := map[string]map[string]string{}
+	var told map[string]map[string]string
+	if r.Inspect != nil {
+		told = map[string]map[string]string{}
+	}
+	left := mostNodes
 	var mu sync.Mutex
 	calls, ctx := errgroup.WithContext(ctx)
 	calls.SetLimit(jobCalls)
 	for _, n := range nodes {
-		if n == nil || n.Status != api.NodeStatusReady || !r.Inspect(plan.Where{NodePool: n.NodePool, Class: n.NodeClass, Datacenter: n.Datacenter}) {
+		if n == nil || n.Status != api.NodeStatusReady {
+			continue
+		}
+		tell := r.Inspect != nil && r.Inspect(placeOf(n))
+		if !tell && !asked(placeOf(n)) {
 			continue
 		}
 		note := func(full *api.Node) {
 			mu.Lock()
 			defer mu.Unlock()
-			known[n.ID], told[n.Name] = full, tells(n, full)
+			known[n.ID] = full
+			if tell {
+				told[n.Name] = tells(n, full)
+			}
 		}
 		if old := r.inspected[n.ID]; old != nil && old.ModifyIndex >= n.ModifyIndex {
 			note(old)
 			continue
+		}
+		if !tell {
+			if left == 0 {
+				continue // the next reading does
+			}
+			left--
 		}
 		calls.Go(func() error {
 			full, _, err := r.client.Nodes().Info(n.ID, (&api.QueryOptions{}).WithContext(ctx))

@@ -161,7 +161,7 @@ func workOf(job *api.Job, g *api.TaskGroup, allocs []*api.AllocationListStub, kn
 		w.Count = len(l.held) + l.now + l.later
 	}
 	w.Placed = max(w.Count-l.now-l.later-w.Gone, 0)
-	w.Allowed = allowed(job, constraints, devices, known)
+	w.Allowed, w.Bars = allowed(job, constraints, devices, known), known.barsFor(g, constraints)
 	w.Request = hostRequest(g)
 	wanted := known.request(devices)
 	w.Request.GPUs, w.Request.Asks = wanted.GPUs, wanted.Asks

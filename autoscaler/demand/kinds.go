@@ -90,11 +90,15 @@ type catalogue struct {
 	uses map[*api.AllocationListStub]usage
 	// wanted is what jobs must have alone on a node.
 	wanted map[string]bool
+	// bars are what groups ask for of a node itself, by what it is; inspected the
+	// nodes that are known in full, by name.
+	bars      map[string]*bars
+	inspected map[string]*api.Node
 }
 
 // newCatalogue takes in what nodes have, and remembered, what those had that are gone.
 func newCatalogue(nodes []*api.NodeListStub, told []Offer, remembered ...Offer) *catalogue {
-	c := &catalogue{kinds: map[string]Device{}, seen: map[plan.Where][]string{}, told: told, of: map[*api.NodeDeviceResource]string{}, wanted: map[string]bool{}}
+	c := &catalogue{kinds: map[string]Device{}, seen: map[plan.Where][]string{}, told: told, of: map[*api.NodeDeviceResource]string{}, wanted: map[string]bool{}, bars: map[string]*bars{}, inspected: map[string]*api.Node{}}
 	keys := map[string]string{}
 	for _, n := range nodes {
 		if n == nil || n.NodeResources == nil {

@@ -15,7 +15,7 @@ func (w Work) limit() int {
 // roomOn is how many allocations of a work a node may have beside those it has,
 // whatever it offers.
 func (w Work) roomOn(n *place) int {
-	if n.claimed(w) {
+	if n.claimed(w) || w.barred(n) {
 		return 0
 	}
 	room := w.limit()

@@ -113,7 +113,7 @@ func (p *planner) busyFor(w Work) int {
 	}
 	for _, n := range p.roomy {
 		switch {
-		case !n.Busy && !n.used || !w.Allowed(n.Where) || !w.mayUse(n.Pool, n.lifecycle):
+		case !n.Busy && !n.used || !w.Allowed(n.Where) || !w.mayUse(n.Pool, n.lifecycle) || w.barred(n):
 		case n.Whole.Devices != nil:
 			count += max(w.each(n.Whole)-w.each(n.Free)-here[n.Name], 0)
 		case !n.fits(w) && here[n.Name] == 0:
@@ -121,7 +121,7 @@ func (p *planner) busyFor(w Work) int {
 		}
 	}
 	for k, all := range p.full {
-		if !k.closed && w.Allowed(k.where) && w.mayUse(k.pool, p.pool(k.pool).Lifecycle) {
+		if !k.closed && w.Allowed(k.where) && w.mayUse(k.pool, p.pool(k.pool).Lifecycle) && p.verdict(k.pool, w).why == "" {
 			count += all.count * w.wouldTake(all.whole)
 		}
 	}

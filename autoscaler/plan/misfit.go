@@ -61,6 +61,11 @@ func (p *planner) misfit(pool Pool, w Work) string {
 	if remembered.Shunned {
 		return remembered.Why
 	}
+	if v := p.verdict(pool.Name, w); v.why != "" {
+		return v.why
+	} else if !v.known && w.Bars != nil && remembered.Why != "" {
+		return remembered.Why
+	}
 	o := p.offers[pool.Name]
 	if o == nil || len(o.whole) == 0 && o.lacking < 2 {
 		return remembered.Why

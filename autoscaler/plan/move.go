@@ -191,7 +191,7 @@ func (p *planner) buyToMove(s *step, buys []removal) {
 
 // mayGoTo reports whether a work may be moved to a node, where there is room.
 func (w Work) mayGoTo(n *place) bool {
-	return w.runsOn(n.lifecycle) && !(w.Distinct && (slices.Contains(w.PlacedOn, n.Name) || slices.Contains(n.guests, w.group()))) && !n.claimed(w) && w.Allowed(n.Where)
+	return w.runsOn(n.lifecycle) && !(w.Distinct && (slices.Contains(w.PlacedOn, n.Name) || slices.Contains(n.guests, w.group()))) && !n.claimed(w) && !w.barred(n) && w.Allowed(n.Where)
 }
 
 // lodge holds a place for a work that moves there.

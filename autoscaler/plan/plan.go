@@ -15,7 +15,7 @@ import (
 // Make plans. It costs O(work × (nodes + pools)).
 func Make(in Input) Output {
 	p := &planner{in: in, bought: map[string]int{}, reasons: map[string][]string{}, count: map[string]int{}, drain: map[string][]string{}, spare: map[string]int{},
-		outdated: map[string][]string{}, remarks: map[string][]string{}, moving: map[group]bool{}}
+		outdated: map[string][]string{}, remarks: map[string][]string{}, verdicts: map[barsOf]verdict{}, moving: map[group]bool{}}
 	for _, n := range in.Nodes {
 		if n.Pool != "" && !n.Closed {
 			p.count[n.Pool]++
@@ -75,10 +75,11 @@ type planner struct {
 	drain      map[string][]string
 	outdated   map[string][]string // nodes of each pool without work that are replaced
 	remarks    map[string][]string // what keeps a pool from doing what it shall
-	moving     map[group]bool      // gangs that this plan moves
-	spare      map[string]int      // nodes of each pool that are kept free
-	closing    float64             // what nodes that take no new work cost for an hour
-	namespaces map[string]float64  // what each costs for an hour
+	verdicts   map[barsOf]verdict
+	moving     map[group]bool     // gangs that this plan moves
+	spare      map[string]int     // nodes of each pool that are kept free
+	closing    float64            // what nodes that take no new work cost for an hour
+	namespaces map[string]float64 // what each costs for an hour
 }
 
 // place is a node with what this plan puts on it.

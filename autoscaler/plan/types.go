@@ -154,6 +154,8 @@ type Work struct {
 	Began time.Time
 	// Faults are what is wrong in its meta, and so not looked at.
 	Faults []string
+	// Bars are what its constraints on single nodes refuse; nil: it has none.
+	Bars *Bars
 	// Allowed tells which nodes its node pool, datacenters and constraints admit.
 	Allowed func(Where) bool
 	// Version is its job's: with another it is another work.
