@@ -95,6 +95,12 @@ func appendRecord(path string, all []demand.Sample) error {
 	return f.Close()
 }
 
+// possible reports whether all that a sample counts can be.
+func possible(s demand.Sample) bool {
+	return s.GPUs >= 0 && s.Nodes >= 0 && s.Queued >= 0 && s.QueuedShared >= 0 &&
+		!slices.ContainsFunc(s.Used, func(h demand.Held) bool { return h.GPUs < 0 || h.Shared < 0 })
+}
+
 // ReadRecord reads a record, oldest first. A last line that is not whole was
 // being written; any other fault is named with its line.
 func ReadRecord(path string) ([]demand.Sample, error) {
@@ -116,7 +122,7 @@ func ReadRecord(path string) ([]demand.Sample, error) {
 				return nil, fault
 			}
 			var s demand.Sample
-			if err := json.Unmarshal(lines.Bytes(), &s); err != nil || s.GPUs < 0 || s.Nodes < 0 || s.Queued < 0 {
+			if err := json.Unmarshal(lines.Bytes(), &s); err != nil || !possible(s) {
 				fault = fmt.Errorf("%s:%d: no sample: %.64q", name, n, lines.Text())
 				continue
 			}

@@ -72,6 +72,12 @@ func TestARecordIsReadBackThoughItsLastLineIsHalfWritten(t *testing.T) {
 	must.NoError(t, f.Close())
 	_, err = ReadRecord(path)
 	must.ErrorContains(t, err, path+":3: no sample")
+	for _, line := range []string{`{"gpus":-1}`, `{"nodes":-1}`, `{"queued":-1}`, `{"queued_shared":-0.5}`, `{"used":[{"gpus":-8}]}`, `{"used":[{"shared":-0.25}]}`} {
+		damaged := filepath.Join(t.TempDir(), "record")
+		must.NoError(t, os.WriteFile(damaged, []byte(line+"\n{}\n"), 0o600))
+		_, err = ReadRecord(damaged)
+		must.ErrorContains(t, err, ":1: no sample", must.Sprint(line))
+	}
 	_, err = ReadRecord(filepath.Join(t.TempDir(), "none"))
 	must.ErrorIs(t, err, os.ErrNotExist)
 }
