@@ -171,3 +171,29 @@ func TestThePartsOfABillAddUpToIt(t *testing.T) {
 		must.InDelta(t, u.Paid["p"]+u.Paid["q"], paid, 1e-6)
 	})
 }
+
+func TestCostAndCapacityAreToldOfPartsOnRequest(t *testing.T) {
+	pools, record, now := aDay(t)
+	asked := func(pools2, namespaces []string) view {
+		return view{pools: pools, json: true, onlyPools: pools2, onlyNamespaces: namespaces}
+	}
+	for _, c := range []struct {
+		view           view
+		cost, capacity int // rows
+	}{
+		{asked(nil, nil), 4, 3},
+		{asked([]string{"h100"}, nil), 4, 3},
+		{asked(nil, []string{"research"}), 3, 3},
+		{asked(nil, []string{"default"}), 1, 1},
+	} {
+		p := period{view: c.view, record: record, since: 24 * time.Hour}
+		must.Len(t, c.cost, (&costs{period: p, by: byPool}).rows(t, now), must.Sprintf("%+v", c.view))
+		var out bytes.Buffer
+		must.NoError(t, p.capacity(t.Context(), now, &out))
+		var rows []utilised
+		must.NoError(t, json.Unmarshal(out.Bytes(), &rows))
+		must.Len(t, c.capacity, rows, must.Sprintf("%+v", c.view))
+	}
+	p := period{view: asked([]string{"a100"}, nil), record: record, since: time.Hour}
+	must.ErrorContains(t, p.capacity(t.Context(), now, nil), `--pool: "a100"; allowed are ["h100"]`)
+}

@@ -117,6 +117,24 @@ func coming(held []*place) map[string]int {
 	return count
 }
 
+// quiet says why nothing is done for a pool: what waits and would use it comes first.
+func (p *planner) quiet(pool Pool) string {
+	for _, w := range p.waiting {
+		if w.Cause != Full && w.Cause != Broke || !p.takes(pool, w.Work) {
+			continue
+		}
+		switch room := p.room(pool); {
+		case w.Cause == Broke:
+			return fmt.Sprintf("%s waits for it: a budget leaves it too little", w.Work.Name())
+		case room == 0:
+			return fmt.Sprintf("%s waits for it: it has all nodes that it may have, %d", w.Work.Name(), pool.Max)
+		default:
+			return fmt.Sprintf("%s waits for it: its maximum, %d, leaves %d nodes, which are too few", w.Work.Name(), pool.Max, room)
+		}
+	}
+	return "nothing waits for this pool and nothing in it is idle"
+}
+
 // short says what keeps a work from nodes that could be bought: the pools'
 // maximum, or where that leaves enough, a budget.
 func (p *planner) short(w Work, still int) Cause {

@@ -74,3 +74,24 @@ func TestEachReasonToWaitHasItsCauseAndSaysWhatLetsTheWorkRun(t *testing.T) {
 	must.StrContains(t, resting.Next(nil), `gpu.spot = "prefer" takes on-demand nodes`)
 	must.StrContains(t, Waiting{Cause: Drained}.Next(nil), "run the job again with another priority in its file: nomad job run;")
 }
+
+func TestAPoolThatCannotServeWhatWaitsForItSaysSo(t *testing.T) {
+	busyNode := busy(node("spot", "s-1"))
+	for name, c := range map[string]struct {
+		most   int
+		budget float64
+		nodes  int // that the work needs at once
+		want   string
+	}{
+		"full":              {1, 0, 1, "a/j/g waits for it: it has all nodes that it may have, 1"},
+		"too few are left":  {3, 0, 3, "a/j/g waits for it: its maximum, 3, leaves 2 nodes, which are too few"},
+		"a budget is spent": {3, 45, 1, "a/j/g waits for it: a budget leaves it too little"},
+		"it is bought for":  {3, 0, 1, "1 more nodes are bought for it"},
+	} {
+		in := Input{Now: now, Pools: pools(), Nodes: []Node{busyNode}, Work: []Work{single(8)}, Budget: Budget{PerHour: c.budget}}
+		in.Pools[0].Max = c.most
+		in.Work[0].Spot, in.Work[0].Gang, in.Work[0].Distinct, in.Work[0].Count = Only, true, true, c.nodes
+		d, _ := Make(in).Of("spot")
+		must.StrContains(t, d.Reason, c.want, must.Sprint(name))
+	}
+}

@@ -49,6 +49,7 @@ func Make(in Input) Output {
 			out.Waiting = append(out.Waiting, served)
 		}
 	}
+	p.waiting = out.Waiting
 	p.keepHavens()
 	p.move()
 	for _, pool := range in.Pools {
@@ -69,6 +70,7 @@ type planner struct {
 	nodes []*place
 	crowd
 	offers     map[string]*offers
+	waiting    []Waiting
 	count      map[string]int // nodes of each pool, those on their way included
 	bought     map[string]int
 	reasons    map[string][]string
