@@ -5,18 +5,15 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad-autoscaler/sdk/helper/nomad"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/demand"
@@ -71,23 +68,16 @@ type Lookout struct {
 // NewLookout reads the pools file; the client's settings come from the
 // plugin's configuration (nomad_address, nomad_token …), else from NOMAD_*.
 func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.Client, error) {
-	if config[configFile] == "" {
-		return nil, nil, fmt.Errorf("%s: not set; allowed is the path of a pools file", configFile)
+	if err := checkSettings(config); err != nil {
+		return nil, nil, err
 	}
 	file, err := pool.ReadFile(config[configFile])
 	if err != nil {
 		return nil, nil, err
 	}
-	own, set := api.DefaultConfig(), nomad.ConfigFromNamespacedMap(config)
-	own.Address = cmp.Or(set.Address, own.Address)
-	own.SecretID = cmp.Or(set.SecretID, own.SecretID)
-	own.Region = cmp.Or(set.Region, own.Region)
-	if set.TLSConfig != nil && !reflect.ValueOf(*set.TLSConfig).IsZero() {
-		own.TLSConfig = set.TLSConfig
-	}
-	client, err := api.NewClient(own)
+	client, err := connect(config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("nomad_address: %w", err)
+		return nil, nil, err
 	}
 	l := &Lookout{File: file, reader: demand.NewReader(client, offers(file)...), own: map[string]pool.Pool{}, logger: logger, record: config[configRecord]}
 	l.reader.Inspect = l.inMaintenance
