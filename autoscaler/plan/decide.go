@@ -50,7 +50,11 @@ func (p *planner) decide(pool Pool) Decision {
 		}
 	}
 	d.Want = max(d.Want, pool.Min)
-	if d.Reason == "" {
+	switch {
+	case d.Reason != "":
+	case len(idle) > 0:
+		d.Reason = "nothing waits for this pool"
+	default:
 		d.Reason = "nothing waits for this pool and nothing in it is idle"
 	}
 	d.Reason = p.remarked(pool.Name, d.Reason)

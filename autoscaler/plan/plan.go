@@ -35,7 +35,7 @@ func Make(in Input) Output {
 	slices.SortStableFunc(queue, func(a, b Work) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Since.Compare(b.Since), cmp.Compare(a.Name(), b.Name()))
 	})
-	var out Output
+	out := Output{Ahead: in.Ahead}
 	for _, w := range queue {
 		if w.Placed < w.Count {
 			served := p.serve(w)
@@ -51,7 +51,9 @@ func Make(in Input) Output {
 	for _, pool := range in.Pools {
 		p.keepFree(pool)
 	}
-	p.prepare(in.Ahead)
+	for _, ahead := range in.Ahead {
+		p.prepare(ahead)
+	}
 	for _, pool := range in.Pools {
 		out.Decisions = append(out.Decisions, p.decide(pool))
 	}
@@ -121,7 +123,7 @@ func (p *planner) serve(w Work) Waiting {
 	if still == 0 {
 		p.hold(held, w)
 		p.retire()
-		return Waiting{Work: w, Reason: onTheWay(held, w)}
+		return Waiting{Work: w, Reason: onTheWay(held, w), Places: places(w, held, nil)}
 	}
 	if reason, wait := p.defers(w); wait {
 		return Waiting{Work: w, Reason: reason}
@@ -132,11 +134,13 @@ func (p *planner) serve(w Work) Waiting {
 		if never && w.Gang {
 			reason += wasted(w, len(p.candidates(w)) > 0)
 		}
+		out := Waiting{Work: w, Reason: reason, Unsatisfiable: never}
 		if !w.Gang {
 			p.hold(held, w)
 			p.retire()
+			out.Places = places(w, held, nil)
 		}
-		return Waiting{Work: w, Reason: reason, Unsatisfiable: never}
+		return out
 	}
 	p.hold(held, w)
 	p.retire()
@@ -154,7 +158,7 @@ func (p *planner) serve(w Work) Waiting {
 	for _, b := range buys {
 		p.open(b, w)
 	}
-	return Waiting{Work: w, Buys: bought, Reason: fmt.Sprintf("%s; %s", placed(w), describe(bought, p.in.Pools))}
+	return Waiting{Work: w, Buys: bought, Places: places(w, held, buys), Reason: fmt.Sprintf("%s; %s", placed(w), describe(bought, p.in.Pools))}
 }
 
 func (p *planner) hold(held []*place, w Work) {

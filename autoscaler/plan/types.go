@@ -180,8 +180,8 @@ type Input struct {
 	// Curve is how the price, or the carbon, of an hour goes, in order of time: it shifts
 	// work that has a deadline. Empty: every hour is alike.
 	Curve []Rate
-	// Ahead is what is expected to be in use soon; nothing where its GPUs are 0.
-	Ahead Ahead
+	// Ahead is what is expected to be in use soon, each model of GPU once.
+	Ahead []Ahead
 }
 
 // Rate holds from a time until the next one's.
@@ -198,6 +198,9 @@ type Waiting struct {
 	Unsatisfiable bool
 	// Buys is how many nodes are bought for it, by pool.
 	Buys map[string]int
+	// Places is how many of its GPUs are to be on nodes of each pool: on those
+	// that have room, are on their way or are bought. Nothing where it waits for more.
+	Places map[string]int
 }
 
 // Decision is one pool's.
@@ -219,6 +222,8 @@ type Decision struct {
 type Output struct {
 	Decisions []Decision
 	Waiting   []Waiting
+	// Ahead is what the plan was told to expect.
+	Ahead []Ahead
 }
 
 // Of is one pool's decision.
