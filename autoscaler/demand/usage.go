@@ -25,6 +25,9 @@ type Sample struct {
 	// Queued is how many GPUs wait that the pool's nodes could take; other pools'
 	// too, so that they do not add up.
 	Queued int `json:"queued,omitempty"`
+	// Coming is how many GPUs wait that are to be on the pool's nodes: those with
+	// room, on their way, or being bought. They add up over the pools.
+	Coming int `json:"coming,omitempty"`
 }
 
 // Held is what one job holds of a pool.

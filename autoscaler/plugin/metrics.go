@@ -27,6 +27,7 @@ type instruments struct {
 	queue                 *prometheus.GaugeVec // by figure of the whole cluster
 	nodes, wanted, needed *prometheus.GaugeVec // by pool
 	resting               *prometheus.GaugeVec
+	expected              *prometheus.GaugeVec // by model of GPU
 }
 
 func newInstruments() *instruments {
@@ -43,8 +44,9 @@ func newInstruments() *instruments {
 		wanted:   gauge("pool_wanted_nodes", "Nodes that a pool shall have.", "pool"),
 		needed:   gauge("pool_needed_nodes", "Nodes that are bought for what waits.", "pool"),
 		resting:  gauge("pool_resting", "1 while nothing can be bought in a pool.", "pool"),
+		expected: gauge("expected_gpus", "GPUs that are expected to be asked for soon, by what recurs; only with a forecast.", "model"),
 	}
-	m.registry.MustRegister(m.reading, m.failures, m.queue, m.nodes, m.wanted, m.needed, m.resting)
+	m.registry.MustRegister(m.reading, m.failures, m.queue, m.nodes, m.wanted, m.needed, m.resting, m.expected)
 	return m
 }
 
@@ -66,6 +68,9 @@ func (m *instruments) decide(r demand.Reading, o plan.Output, resting map[string
 	}
 	for name, figure := range metrics {
 		m.queue.WithLabelValues(name).Set(figure(r, o, ""))
+	}
+	for _, a := range o.Ahead {
+		m.expected.WithLabelValues(a.Model).Set(float64(a.GPUs))
 	}
 	for _, d := range o.Decisions {
 		m.nodes.WithLabelValues(d.Pool).Set(float64(d.Now))

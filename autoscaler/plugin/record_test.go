@@ -35,9 +35,11 @@ func TestASampleCountsWhatWaitsForThePool(t *testing.T) {
 		{Work: plan.Work{Count: 2, Gang: true, Placed: 1, Request: plan.Shape{GPUs: 8}, Allowed: anywhere}},
 		{Work: plan.Work{Count: 3, Placed: 1, Request: plan.Shape{GPUs: 2}, Allowed: anywhere}},
 		{Work: plan.Work{Count: 1, Request: plan.Shape{GPUs: 1}, Allowed: anywhere}, Unsatisfiable: true},
+		{Work: plan.Work{Count: 1, Request: plan.Shape{GPUs: 16}, Allowed: anywhere}, Places: map[string]int{"od": 16}},
 	}
 	all := queue(samples(time.Unix(60, 0), pools, nil, nil), pools, waiting)
 	must.Eq(t, []int{20, 4}, []int{all[0].Queued, all[1].Queued})
+	must.Eq(t, []int{0, 16}, []int{all[0].Coming, all[1].Coming})
 }
 
 func TestARecordIsReadBackThoughItsLastLineIsHalfWritten(t *testing.T) {
@@ -72,7 +74,7 @@ func TestMetricsAreServedOnThisMachineAlone(t *testing.T) {
 	must.StrHasPrefix(t, "127.0.0.1:", at.String())
 	m.observe(time.Second, nil)
 	m.observe(time.Second, errors.New("no answer"))
-	m.decide(demand.Reading{RunningGPUs: 6, TotalGPUs: 24}, plan.Output{Decisions: []plan.Decision{{Pool: "spot", Now: 1, Want: 4, Needed: 3}}}, map[string]string{"spot": "capacity"})
+	m.decide(demand.Reading{RunningGPUs: 6, TotalGPUs: 24}, plan.Output{Decisions: []plan.Decision{{Pool: "spot", Now: 1, Want: 4, Needed: 3}}, Ahead: []plan.Ahead{{Model: "L40S", GPUs: 24}}}, map[string]string{"spot": "capacity"})
 	response, err := http.Get("http://" + at.String() + "/metrics")
 	must.NoError(t, err)
 	defer response.Body.Close()
@@ -80,7 +82,7 @@ func TestMetricsAreServedOnThisMachineAlone(t *testing.T) {
 	must.NoError(t, err)
 	for _, line := range []string{
 		`nomad_gpu_autoscaler_cluster{figure="running_gpus"} 6`, `nomad_gpu_autoscaler_cluster{figure="utilisation"} 0.25`, `nomad_gpu_autoscaler_pool_nodes{pool="spot"} 1`,
-		`nomad_gpu_autoscaler_pool_wanted_nodes{pool="spot"} 4`, `nomad_gpu_autoscaler_pool_needed_nodes{pool="spot"} 3`, `nomad_gpu_autoscaler_pool_resting{pool="spot"} 1`,
+		`nomad_gpu_autoscaler_pool_wanted_nodes{pool="spot"} 4`, `nomad_gpu_autoscaler_pool_needed_nodes{pool="spot"} 3`, `nomad_gpu_autoscaler_pool_resting{pool="spot"} 1`, `nomad_gpu_autoscaler_expected_gpus{model="L40S"} 24`,
 		"nomad_gpu_autoscaler_reading_seconds_count 2", "nomad_gpu_autoscaler_reading_failures_total 1",
 	} {
 		must.StrContains(t, string(body), line+"\n")

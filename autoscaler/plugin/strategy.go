@@ -45,6 +45,9 @@ func (s *Strategy) SetConfig(config map[string]string) (err error) {
 	if s.lookout, _, err = NewLookout(config, s.logger); err != nil {
 		return fmt.Errorf("%s: %w", StrategyName, err)
 	}
+	if err := s.lookout.keepRecord(); err != nil {
+		return fmt.Errorf("%s: %w", StrategyName, err)
+	}
 	return nil
 }
 
@@ -73,7 +76,7 @@ func (s *Strategy) Run(eval *sdk.ScalingCheckEvaluation, count int64) (*sdk.Scal
 // action is a decision in the autoscaler's words.
 func action(d plan.Decision, out plan.Output, count int64) *sdk.ScalingAction {
 	a := &sdk.ScalingAction{Count: count, Direction: sdk.ScaleDirectionNone, Reason: d.Reason, Meta: map[string]any{
-		"queued_gpus": int64(queued(out, "", plan.Work.QueuedGPUs)), "needed_nodes": int64(d.Needed), "unsatisfiable_gpus": int64(unsatisfiable(out)),
+		"queued_gpus": int64(queued(out, "", plan.Work.QueuedGPUs)), "needed_nodes": int64(d.Needed), "unsatisfiable_gpus": int64(unsatisfiable(out)), "expected_gpus": int64(expected(out)),
 	}}
 	// The target may have acted between its count and this look: then the
 	// next evaluation decides.
