@@ -27,7 +27,7 @@ type replayed struct {
 	gangs, most, fixed, burst                   int
 	every, checkpoint, start, billing, arrivals time.Duration
 	targets, headrooms                          []float64
-	restart, notice, ahead, longest             time.Duration
+	restart, notice, longest                    time.Duration
 	model                                       string
 	daily                                       float64
 	forecast                                    forecast.Season
@@ -61,7 +61,7 @@ func replayCommand() *cobra.Command {
 	f.DurationVar(&r.forecast.Period, "forecast-period", 24*time.Hour, "what the load recurs after, for the planner with a forecast: 24h or 168h")
 	f.IntVar(&r.forecast.Periods, "forecast-periods", 7, "how many of them are remembered")
 	f.Float64Var(&r.forecast.Share, "forecast-share", 0.75, "share of them that needed no more than what is expected")
-	f.DurationVar(&r.ahead, "forecast-ahead", 15*time.Minute, "how far ahead is looked; no less than a node takes to start")
+	f.DurationVar(&r.forecast.Ahead, "forecast-ahead", 15*time.Minute, "how far ahead is looked; no less than a node takes to start")
 	f.IntVar(&r.fixed, "fixed", 0, "nodes of each on-demand pool under the fixed policy; 0: its maximum")
 	f.BoolVar(&r.json, "json", false, "print JSON")
 	f.StringVar(&r.html, "html", "", "also write a page with plots to this file")
@@ -85,7 +85,7 @@ func (r replayed) run(out io.Writer) error {
 			}
 		}
 	}
-	forecaster, err := replay.NewForecaster(r.forecast, r.ahead)
+	forecaster, err := replay.NewForecaster(r.forecast)
 	if err != nil {
 		return usage(fmt.Errorf("--forecast-%w", err))
 	}
@@ -129,7 +129,7 @@ func (r replayed) options() (o replay.Options, err error) {
 	if err != nil {
 		return o, err
 	}
-	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart, "--notice": r.notice, "--forecast-ahead": r.ahead} {
+	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart, "--notice": r.notice} {
 		if d < 0 || d > 24*time.Hour {
 			return o, usage(fmt.Errorf("%s: %s; allowed are 0 to 24h", field, d))
 		}

@@ -32,6 +32,9 @@ type Sample struct {
 	Queued int `json:"queued,omitempty"`
 	// QueuedShared is the same of slices, in GPUs.
 	QueuedShared float64 `json:"queued_shared,omitempty"`
+	// Coming is how many GPUs wait that are to be on the pool's nodes: those with
+	// room, on their way, or being bought. They add up over the pools.
+	Coming int `json:"coming,omitempty"`
 }
 
 // Held is what one job holds of a pool.

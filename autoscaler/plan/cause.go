@@ -118,7 +118,7 @@ func coming(held []*place) map[string]int {
 }
 
 // quiet says why nothing is done for a pool: what waits and would use it comes first.
-func (p *planner) quiet(pool Pool) string {
+func (p *planner) quiet(pool Pool, idle int) string {
 	for _, w := range p.waiting {
 		if w.Cause != Full && w.Cause != Broke || !p.takes(pool, w.Work) {
 			continue
@@ -131,6 +131,9 @@ func (p *planner) quiet(pool Pool) string {
 		default:
 			return fmt.Sprintf("%s waits for it: its maximum, %d, leaves %d nodes, which are too few", w.Work.Name(), pool.Max, room)
 		}
+	}
+	if idle > 0 {
+		return "nothing waits for this pool"
 	}
 	return "nothing waits for this pool and nothing in it is idle"
 }

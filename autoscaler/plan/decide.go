@@ -51,7 +51,7 @@ func (p *planner) decide(pool Pool) Decision {
 	}
 	d.Want = max(d.Want, pool.Min)
 	if d.Reason == "" {
-		d.Reason = p.quiet(pool)
+		d.Reason = p.quiet(pool, len(idle))
 	}
 	d.Reason = p.remarked(pool.Name, d.Reason)
 	return d

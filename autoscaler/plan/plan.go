@@ -37,7 +37,7 @@ func Make(in Input) Output {
 	slices.SortStableFunc(queue, func(a, b Work) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Since.Compare(b.Since), cmp.Compare(a.Name(), b.Name()))
 	})
-	var out Output
+	out := Output{Ahead: in.Ahead}
 	for _, w := range queue {
 		if w.Missing() > 0 || w.Later > 0 {
 			served := p.serve(w)
@@ -58,7 +58,9 @@ func Make(in Input) Output {
 	for _, pool := range in.Pools {
 		p.keepFree(pool)
 	}
-	p.prepare(in.Ahead)
+	for _, ahead := range in.Ahead {
+		p.prepare(ahead)
+	}
 	for _, pool := range in.Pools {
 		out.Decisions = append(out.Decisions, p.decide(pool))
 	}
@@ -142,7 +144,7 @@ func (p *planner) serve(w Work) Waiting {
 		if len(starting) > 0 {
 			cause = Starting
 		}
-		return Waiting{Work: w, Reason: onTheWay(w, starting, p.in.Pools), Cause: cause, Coming: starting, Ready: ready(held)}
+		return Waiting{Work: w, Reason: onTheWay(w, starting, p.in.Pools), Cause: cause, Coming: starting, Ready: ready(held), Places: places(w, held, nil)}
 	}
 	if reason, wait := p.defers(w); wait {
 		return Waiting{Work: w, Reason: reason, Cause: Deferred}
@@ -159,6 +161,7 @@ func (p *planner) serve(w Work) Waiting {
 			waiting.Ready = ready(held)
 			p.hold(held, w)
 			p.retire()
+			waiting.Places = places(w, held, nil)
 		}
 		return waiting
 	}
@@ -182,7 +185,7 @@ func (p *planner) serve(w Work) Waiting {
 	if len(starting) > 0 {
 		reason += "; on their way: " + describe(starting, p.in.Pools)
 	}
-	return Waiting{Work: w, Cause: Buying, Buys: bought, Coming: starting, Ready: ready(held), Reason: reason}
+	return Waiting{Work: w, Cause: Buying, Buys: bought, Coming: starting, Ready: ready(held), Places: places(w, held, buys), Reason: reason}
 }
 
 func (p *planner) hold(held []*place, w Work) {

@@ -100,7 +100,9 @@ func anything(t *rapid.T) Input {
 	if rapid.Bool().Draw(t, "curve") {
 		in.Curve = []Rate{{now, 1}, {now.Add(2 * time.Hour), rapid.Float64Range(0, 2).Draw(t, "factor")}}
 	}
-	in.Ahead.GPUs = rapid.IntRange(0, 100).Draw(t, "ahead")
+	for _, model := range []string{"H100", "L40S"} {
+		in.Ahead = append(in.Ahead, Ahead{Model: model, GPUs: rapid.IntRange(0, 100).Draw(t, "ahead")})
+	}
 	for _, p := range in.Pools {
 		cost += p.Price * float64(max(counts[p.Name], p.Min))
 	}
@@ -207,7 +209,11 @@ func holds(t *rapid.T) {
 	}
 	ours := map[string]float64{}
 	for _, w := range out.Waiting {
-		total := 0
+		total, places := 0, 0
+		for _, gpus := range w.Places {
+			places += gpus
+		}
+		must.LessEq(t, (w.Work.Count-w.Work.Placed)*w.Work.Request.GPUs, places, must.Sprint("more places than it lacks"))
 		for name, n := range w.Buys {
 			pool := in.Pools[slices.IndexFunc(in.Pools, func(p Pool) bool { return p.Name == name })]
 			ours[w.Work.Namespace] += pool.Price * float64(n)

@@ -159,7 +159,7 @@ func TestPoolsOfSlicesAndOfGPUsServeTheirOwn(t *testing.T) {
 	must.Eq(t, [2]int{0, 0}, got, must.Sprint("eight slices are two GPUs of a node that costs 8"))
 	_, got = wants(Work{Count: 1, Request: of("", Slice, 8), MaxCost: 2})
 	must.Eq(t, [2]int{0, 1}, got)
-	in.Ahead = Ahead{GPUs: 100, Why: "it is noon"}
+	in.Ahead = []Ahead{{Model: "H100", GPUs: 100, Why: "it is noon"}, {GPUs: 100, Why: "of the model that shared has"}}
 	out, got = wants(Work{})
 	must.Eq(t, [2]int{8, 0}, got, must.Sprint("a load of whole GPUs buys no slices ahead"))
 	must.StrNotContains(t, fmt.Sprint(out), "%!")

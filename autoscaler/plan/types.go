@@ -237,8 +237,8 @@ type Input struct {
 	// Curve is how the price, or the carbon, of an hour goes, in order of time: it shifts
 	// work that has a deadline. Empty: every hour is alike.
 	Curve []Rate
-	// Ahead is what is expected to be in use soon; nothing where its GPUs are 0.
-	Ahead Ahead
+	// Ahead is what is expected to be in use soon, each model of GPU once.
+	Ahead []Ahead
 }
 
 // Rate holds from a time until the next one's.
@@ -262,6 +262,9 @@ type Waiting struct {
 	Ready []string
 	// Misfits are the pools whose nodes are now seen not to serve it, and why.
 	Misfits map[string]string
+	// Places is how many of its GPUs are to be on nodes of each pool: on those
+	// that have room, are on their way or are bought. Nothing where it waits for more.
+	Places map[string]int
 }
 
 // Decision is one pool's.
@@ -283,6 +286,8 @@ type Decision struct {
 type Output struct {
 	Decisions []Decision
 	Waiting   []Waiting
+	// Ahead is what the plan was told to expect.
+	Ahead []Ahead
 }
 
 // Of is one pool's decision.

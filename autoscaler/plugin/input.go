@@ -30,6 +30,9 @@ func (l *Lookout) input(own string, count int) (in plan.Input, resting map[strin
 		complaints = append(complaints, fault.Error())
 	}
 	in.Curve = curve
+	ahead, faults := l.ahead.expect(now)
+	complaints = append(complaints, faults...)
+	in.Ahead = ahead
 	resting, l.remarks = map[string]string{}, map[string][]string{}
 	for i := range l.File.Pools {
 		p := l.File.Pools[i].Plan()

@@ -53,6 +53,7 @@ type Lookout struct {
 	metrics *instruments // nil: none are served
 	stop    func() error // of the metrics
 	record  string       // empty: none is kept
+	ahead   *foresight   // nil: nothing is bought ahead
 
 	mu       sync.Mutex
 	said     map[string]bool     // the complaints of the last look
@@ -81,6 +82,9 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 	}
 	l := &Lookout{File: file, reader: demand.NewReader(client, offers(file)...), own: map[string]pool.Pool{}, logger: logger, record: config[configRecord]}
 	l.reader.Inspect = l.inMaintenance
+	if l.ahead, err = newForesight(file); err != nil {
+		return nil, nil, err
+	}
 	for i := range file.Pools {
 		p, err := pool.New(&file.Pools[i], client, logger)
 		if err != nil {

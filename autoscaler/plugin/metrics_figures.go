@@ -45,6 +45,7 @@ var gauges = map[string]gauge{
 	"cost_per_hour":             {"What a pool's nodes cost for an hour, by the namespace that uses them; (idle): by nobody.", []string{"pool", "namespace"}},
 	"budget_per_hour":           {"The most that nodes may cost for an hour, by namespace; *: all pools.", []string{"namespace"}},
 	"budget_used_per_hour":      {"What they cost of it by the pools' prices.", []string{"namespace"}},
+	"expected_gpus":             {"GPUs that are expected to be asked for soon, by what recurs; only with a forecast.", []string{"model"}},
 	"reading_timestamp_seconds": {"When the cluster was last read.", nil},
 }
 
@@ -72,6 +73,10 @@ func (s scene) figures(names *labels) (all []figure) {
 	add("reading_timestamp_seconds", float64(s.reading.At.UnixMilli())/1000)
 	for name, of := range metrics {
 		add("cluster", of(s.reading, s.out, ""), name)
+	}
+	for _, a := range s.out.Ahead {
+		// A model of the pools file's: it is not bounded.
+		add("expected_gpus", float64(a.GPUs), a.Model)
 	}
 	for _, d := range s.out.Decisions {
 		add("pool_nodes", float64(d.Now), d.Pool)

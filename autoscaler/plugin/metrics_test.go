@@ -61,7 +61,7 @@ func aScene(at time.Time) scene {
 		reading: demand.Reading{At: at, RunningGPUs: 6, TotalGPUs: 24, Drained: []demand.Drained{{Work: lost, Lost: 1, Since: at.Add(-time.Hour)}}},
 		in: plan.Input{Now: at, Pools: pools, Nodes: []plan.Node{{Pool: "spot"}, {Pool: "spot", Starting: true}, {}},
 			Budget: plan.Budget{PerHour: 100, Namespaces: map[string]float64{"research": 30}}},
-		out: plan.Output{Decisions: []plan.Decision{{Pool: "spot", Now: 1, Want: 4, Needed: 3}}, Waiting: []plan.Waiting{
+		out: plan.Output{Ahead: []plan.Ahead{{Model: "H100", GPUs: 24}}, Decisions: []plan.Decision{{Pool: "spot", Now: 1, Want: 4, Needed: 3}}, Waiting: []plan.Waiting{
 			{Work: work("research", "H100", 60), Cause: plan.Buying}, {Work: work("research", "H100", 74), Cause: plan.Buying}, {Work: work("", "", 10), Cause: plan.Unsatisfiable, Unsatisfiable: true}}},
 		resting: map[string]string{"spot": "capacity"},
 		samples: []demand.Sample{{At: at, Pool: "spot", Nodes: 1, GPUs: 8, Used: []demand.Held{{Namespace: "research", Job: "a", GPUs: 4}, {Namespace: "research", Job: "b", Shared: 0.5}}}},
@@ -98,7 +98,7 @@ func TestMetricsAreServedOnThisMachineAlone(t *testing.T) {
 		`budget_per_hour{namespace="*"} 100`, `budget_used_per_hour{namespace="*"} 80`, `budget_per_hour{namespace="research"} 30`, `budget_used_per_hour{namespace="research"} 22.5`,
 		`paid_gpu_seconds_total{pool="spot"} 2880`, `used_gpu_seconds_total{namespace="research",pool="spot"} 1620`, // a minute, and five of the hour in which nobody looked
 		`decisions_total{kind="buy",pool="spot"} 1`, `decisions_total{kind="release",pool="spot"} 1`, `decisions_total{kind="drain",pool="spot"} 1`, `decisions_total{kind="keep",pool="spot"} 1`,
-		"reading_seconds_count 2", "reading_failures_total 1",
+		`expected_gpus{model="H100"} 24`, "reading_seconds_count 2", "reading_failures_total 1",
 	} {
 		must.StrContains(t, body, "nomad_gpu_autoscaler_"+line+"\n")
 	}

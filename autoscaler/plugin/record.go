@@ -4,9 +4,11 @@ package plugin
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"time"
@@ -69,6 +71,7 @@ func queue(all []demand.Sample, pools []plan.Pool, waiting []plan.Waiting) []dem
 				all[i].Queued += whole
 				all[i].QueuedShared += w.Work.QueuedOn(p.Shape) - float64(whole)
 			}
+			all[i].Coming += w.Places[p.Name]
 		}
 	}
 	return all
@@ -82,23 +85,40 @@ func appendRecord(path string, all []demand.Sample) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	e := json.NewEncoder(f)
+	var lines bytes.Buffer
+	e := json.NewEncoder(&lines)
 	for _, s := range all {
 		if err := e.Encode(s); err != nil {
 			return errors.Join(err, f.Close())
 		}
 	}
-	return f.Close()
+	// In one write, so that who reads meanwhile sees all pools of a moment.
+	err = cutTorn(f)
+	if err == nil {
+		_, err = f.Write(lines.Bytes())
+	}
+	return errors.Join(err, f.Close())
 }
 
-// possible reports whether all that a sample counts can be.
-func possible(s demand.Sample) bool {
-	return s.GPUs >= 0 && s.Nodes >= 0 && s.Queued >= 0 && s.QueuedShared >= 0 &&
-		!slices.ContainsFunc(s.Used, func(h demand.Held) bool { return h.GPUs < 0 || h.Shared < 0 })
+// cutTorn cuts off a last line that is not whole: what wrote it has crashed.
+func cutTorn(f *os.File) error {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil || size == 0 {
+		return err
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, size-1); err != nil || last[0] == '\n' {
+		return err
+	}
+	tail := make([]byte, min(size, recordLine))
+	if _, err := f.ReadAt(tail, size-int64(len(tail))); err != nil {
+		return err
+	}
+	return f.Truncate(size - int64(len(tail)) + int64(bytes.LastIndexByte(tail, '\n')+1))
 }
 
 // ReadRecord reads a record, oldest first. A last line that is not whole was
@@ -121,9 +141,9 @@ func ReadRecord(path string) ([]demand.Sample, error) {
 				f.Close()
 				return nil, fault
 			}
-			var s demand.Sample
-			if err := json.Unmarshal(lines.Bytes(), &s); err != nil || !possible(s) {
-				fault = fmt.Errorf("%s:%d: no sample: %.64q", name, n, lines.Text())
+			s, err := parseSample(lines.Bytes())
+			if err != nil {
+				fault = fmt.Errorf("%s:%d: %w", name, n, err)
 				continue
 			}
 			all = append(all, s)

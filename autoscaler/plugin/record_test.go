@@ -32,9 +32,11 @@ func TestASampleCountsWhatWaitsForThePool(t *testing.T) {
 		{Work: plan.Work{Count: 2, Gang: true, Placed: 1, Request: plan.Shape{GPUs: 8}, Allowed: anywhere}},
 		{Work: plan.Work{Count: 3, Placed: 1, Request: plan.Shape{GPUs: 2}, Allowed: anywhere}},
 		{Work: plan.Work{Count: 1, Request: plan.Shape{GPUs: 1}, Allowed: anywhere}, Unsatisfiable: true},
+		{Work: plan.Work{Count: 1, Request: plan.Shape{GPUs: 16}, Allowed: anywhere}, Places: map[string]int{"od": 16}},
 	}
 	all := queue(samples(time.Unix(60, 0), pools, nil, nil), pools, waiting)
 	must.Eq(t, []int{20, 4}, []int{all[0].Queued, all[1].Queued})
+	must.Eq(t, []int{0, 16}, []int{all[0].Coming, all[1].Coming})
 }
 
 func TestSlicesAreRecordedInGPUs(t *testing.T) {

@@ -45,6 +45,9 @@ func (s *Strategy) SetConfig(config map[string]string) (err error) {
 	if s.lookout, _, err = NewLookout(config, s.logger); err != nil {
 		return fmt.Errorf("%s: %w", StrategyName, err)
 	}
+	if err := s.lookout.keepRecord(); err != nil {
+		return fmt.Errorf("%s: %w", StrategyName, err)
+	}
 	return nil
 }
 
@@ -75,7 +78,7 @@ func (s *Strategy) Run(eval *sdk.ScalingCheckEvaluation, count int64) (*sdk.Scal
 func action(d plan.Decision, out plan.Output, count int64) *sdk.ScalingAction {
 	a := &sdk.ScalingAction{Count: count, Direction: sdk.ScaleDirectionNone, Reason: d.Reason, Meta: map[string]any{
 		"queued_gpus": int64(queued(out, "", plan.Work.QueuedGPUs)), "queued_slices": int64(queued(out, "", plan.Work.QueuedSlices)),
-		"needed_nodes": int64(d.Needed), "unsatisfiable_gpus": int64(unsatisfiable(out, plan.Work.QueuedGPUs)),
+		"needed_nodes": int64(d.Needed), "expected_gpus": int64(expected(out)), "unsatisfiable_gpus": int64(unsatisfiable(out, plan.Work.QueuedGPUs)),
 	}}
 	// The target may have acted between its count and this look: then the
 	// next evaluation decides. A difference that stays is resolved by the look.

@@ -21,9 +21,10 @@ import (
 
 // File is a pools file, in HCL.
 type File struct {
-	Pools  []Definition `hcl:"pool,block"`
-	Budget *Budget      `hcl:"budget,block"`
-	Curve  *Curve       `hcl:"curve,block"`
+	Pools    []Definition `hcl:"pool,block"`
+	Budget   *Budget      `hcl:"budget,block"`
+	Curve    *Curve       `hcl:"curve,block"`
+	Forecast *Forecast    `hcl:"forecast,block"`
 }
 
 // Definition is one pool of the file.
@@ -130,7 +131,7 @@ func ReadFile(path string) (*File, error) {
 	if len(f.Pools) == 0 {
 		errs = append(errs, errors.New("no pool is defined; allowed is one pool block or more"))
 	}
-	errs = append(errs, f.validateBudget(), f.Curve.validate(), f.validateApart())
+	errs = append(errs, f.validateBudget(), f.Curve.validate(), f.validateApart(), f.Forecast.validate())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("pools file %s: %w", path, err)
 	}

@@ -109,7 +109,7 @@ func (p *Definition) Groups() (all []Group) {
 // shape is what the planner packs onto. CPU and memory that the file leaves out
 // are no limit.
 func (p *Definition) shape() plan.Shape {
-	s := plan.Shape{CPU: p.Shape.CPU, Memory: p.Shape.Memory}
+	s := plan.Shape{Model: p.Shape.Model, CPU: p.Shape.CPU, Memory: p.Shape.Memory}
 	if s.CPU == 0 {
 		s.CPU = 1 << 30
 	}

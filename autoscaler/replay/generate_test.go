@@ -45,7 +45,7 @@ func TestAForecastPaysWhereWorkComesTogetherEachDay(t *testing.T) {
 	for i := range o.Pools {
 		o.Pools[i].Start = 10 * time.Minute
 	}
-	f, err := NewForecaster(forecast.Season{Period: 24 * time.Hour, Periods: 7, Share: 0.5}, 15*time.Minute)
+	f, err := NewForecaster(forecast.Season{Period: 24 * time.Hour, Periods: 7, Share: 0.5, Ahead: 15 * time.Minute})
 	must.NoError(t, err)
 	with, err := Run(o, Planner{Forecast: f})
 	must.NoError(t, err)

@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/nomad-autoscaler/plugins/strategy"
 	"github.com/hashicorp/nomad-autoscaler/sdk"
 
-	"github.com/nomad-gpu/nomad-gpu/autoscaler/forecast"
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
 )
 
@@ -36,52 +35,9 @@ type Planner struct {
 	Gangs time.Duration
 	// Headroom is kept in every pool, where it is not zero.
 	Headroom float64
-	// Forecast, where there is one, buys ahead what it expects within Ahead.
-	// It learns in one replay: each needs its own.
+	// Forecast, where there is one, buys ahead what it expects. It learns in one
+	// replay: each needs its own.
 	Forecast *Forecaster
-}
-
-// NewForecaster learns a season, and looks as far ahead.
-func NewForecaster(s forecast.Season, ahead time.Duration) (*Forecaster, error) {
-	m, err := forecast.New(s)
-	if err != nil {
-		return nil, err
-	}
-	return &Forecaster{Model: m, Ahead: ahead}, nil
-}
-
-// Forecaster learns the load as the replay goes.
-type Forecaster struct {
-	Model *forecast.Model
-	// Ahead is how far it looks: at least as long as a node takes to start.
-	Ahead time.Duration
-
-	since time.Time
-	gpus  int
-}
-
-// expect tells the model what was asked for since the last time, and asks it.
-func (f *Forecaster) expect(in plan.Input) plan.Ahead {
-	if !f.since.IsZero() {
-		// The clock only goes on.
-		if err := f.Model.Add(f.since, in.Now, f.gpus); err != nil {
-			panic(err)
-		}
-	}
-	f.since, f.gpus = in.Now, 0
-	for _, n := range in.Nodes {
-		for _, t := range n.Tenants {
-			f.gpus += t.Work.Request.GPUs
-		}
-	}
-	for _, w := range in.Work {
-		f.gpus += w.QueuedGPUs()
-	}
-	e, ok := f.Model.Expect(in.Now, f.Ahead)
-	if !ok {
-		return plan.Ahead{}
-	}
-	return plan.Ahead{GPUs: e.GPUs, Why: e.String()}
 }
 
 // Name is the planner's in a report.
@@ -103,13 +59,13 @@ func (p Planner) Decide(in plan.Input) ([]plan.Decision, time.Time) {
 		}
 	}
 	if p.Forecast != nil {
-		in.Ahead = p.Forecast.expect(in)
+		in.Ahead = p.Forecast.expect(in.Now)
 	}
 	out := plan.Make(in)
 	again := turn(in)
 	if p.Forecast != nil {
-		// What is expected changes with the model's step.
-		if next := in.Now.Truncate(forecast.Step).Add(forecast.Step); again.IsZero() || next.Before(again) {
+		p.Forecast.learn(in, out)
+		if next := in.Now.Truncate(foresee).Add(foresee); again.IsZero() || next.Before(again) {
 			again = next
 		}
 	}
