@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -58,10 +59,10 @@ func replayCommand() *cobra.Command {
 	f.DurationVar(&r.billing, "billing", time.Minute, "what is billed at once")
 	f.Float64SliceVar(&r.targets, "target", []float64{0.7, 0.9}, "targets of target-value, as shares of GPUs in use")
 	f.Float64SliceVar(&r.headrooms, "headroom", []float64{0.1}, "also replay the planner with these headrooms in every pool")
-	f.DurationVar(&r.forecast.Period, "forecast-period", 24*time.Hour, "what the load recurs after, for the planner with a forecast: 24h or 168h")
-	f.IntVar(&r.forecast.Periods, "forecast-periods", 7, "how many of them are remembered")
-	f.Float64Var(&r.forecast.Share, "forecast-share", 0.75, "share of them that needed no more than what is expected")
-	f.DurationVar(&r.forecast.Ahead, "forecast-ahead", 15*time.Minute, "how far ahead is looked; no less than a node takes to start")
+	f.DurationVar(&r.forecast.Period, "forecast-period", 0, "what the load recurs after, for the planner with a forecast: 24h or 168h; 0: as the pools file says, else 168h")
+	f.IntVar(&r.forecast.Periods, "forecast-periods", 0, "how many of them are remembered; 0: as the pools file says, else 4")
+	f.Float64Var(&r.forecast.Share, "forecast-share", 0, "share of them that needed no more than what is expected; 0: as the pools file says, else 0.5")
+	f.DurationVar(&r.forecast.Ahead, "forecast-ahead", 0, "how far ahead is looked; no less than a node takes to start; 0: as the pools file says, else 15m")
 	f.IntVar(&r.fixed, "fixed", 0, "nodes of each on-demand pool under the fixed policy; 0: its maximum")
 	f.BoolVar(&r.json, "json", false, "print JSON")
 	f.StringVar(&r.html, "html", "", "also write a page with plots to this file")
@@ -85,7 +86,11 @@ func (r replayed) run(out io.Writer) error {
 			}
 		}
 	}
-	forecaster, err := replay.NewForecaster(r.forecast)
+	season, err := r.season()
+	if err != nil {
+		return err
+	}
+	forecaster, err := replay.NewForecaster(season)
 	if err != nil {
 		return usage(fmt.Errorf("--forecast-%w", err))
 	}
@@ -122,6 +127,20 @@ func (r replayed) run(out io.Writer) error {
 	}
 	report.Table(out)
 	return nil
+}
+
+// season is what the flags say of the forecast, then the pools file's block.
+func (r replayed) season() (forecast.Season, error) {
+	file, err := pool.ReadFile(r.pools)
+	if err != nil {
+		return forecast.Season{}, err
+	}
+	s := forecast.Usual
+	if file.Forecast != nil {
+		s = file.Forecast.Season()
+	}
+	return forecast.Season{Period: cmp.Or(r.forecast.Period, s.Period), Periods: cmp.Or(r.forecast.Periods, s.Periods),
+		Share: cmp.Or(r.forecast.Share, s.Share), Ahead: cmp.Or(r.forecast.Ahead, s.Ahead)}, nil
 }
 
 func (r replayed) options() (o replay.Options, err error) {

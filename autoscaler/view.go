@@ -49,7 +49,7 @@ func (v view) lookout() (*plugin.Lookout, error) {
 	if v.address != "" {
 		config["nomad_address"] = v.address
 	}
-	l, _, err := plugin.NewLookout(config, hclog.NewNullLogger())
+	l, _, err := plugin.NewLookout(config, hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stderr}))
 	if err != nil {
 		return nil, err
 	}
