@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 )
@@ -100,4 +101,22 @@ func show(nodes []Node) string {
 		all = append(all, fmt.Sprintf("{%s %t %t}", n.Name, n.Ready, n.Leaving))
 	}
 	return fmt.Sprint(all)
+}
+
+func TestAGroupsLeaveToMoveGoesOverItsJobs(t *testing.T) {
+	meta := func(value string) map[string]string {
+		if value == "" {
+			return nil
+		}
+		return map[string]string{"gpu.move": value}
+	}
+	group := "train"
+	for _, c := range []struct {
+		job, group string
+		want       bool
+	}{{"yes", "", true}, {"", "yes", true}, {"yes", "no", false}, {"no", "yes", true}, {"", "", false}, {"no", "", false}} {
+		a := &api.Allocation{TaskGroup: group, Job: &api.Job{Meta: meta(c.job), TaskGroups: []*api.TaskGroup{{Name: &group, Meta: meta(c.group)}}}}
+		must.Eq(t, c.want, mayMove(a), must.Sprint(c))
+	}
+	must.False(t, mayMove(&api.Allocation{TaskGroup: group}))
 }

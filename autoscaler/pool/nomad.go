@@ -116,7 +116,7 @@ func (n nomadNodes) vacate(ctx context.Context, names []string) (stay map[string
 		}
 		for _, a := range work {
 			jobs[name] = append(jobs[name], a.Namespace+"/"+a.JobID)
-			if a.Job == nil || a.Job.Meta[moveMeta] != "yes" {
+			if !mayMove(a) {
 				stay[name] = fmt.Errorf("drain %s: allocation %s of job %s has no leave to move (meta %s)", name, a.ID, a.JobID, moveMeta)
 			}
 		}
@@ -147,8 +147,24 @@ func keepTogether(stay map[string]error, names []string, jobs map[string][]strin
 	}
 }
 
-// moveMeta is the job's meta with its owner's leave to move it.
+// moveMeta is the meta with an owner's leave to move work.
 const moveMeta = "gpu.move"
+
+// mayMove reports whether an allocation's owner gave leave: a group's meta goes
+// over its job's.
+func mayMove(a *api.Allocation) bool {
+	if a.Job == nil {
+		return false
+	}
+	for _, g := range a.Job.TaskGroups {
+		if g != nil && g.Name != nil && *g.Name == a.TaskGroup {
+			if leave, ok := g.Meta[moveMeta]; ok {
+				return leave == "yes"
+			}
+		}
+	}
+	return a.Job.Meta[moveMeta] == "yes"
+}
 
 // close makes sure that a node on its way out takes no more work, before it is
 // looked at whether it has any.
