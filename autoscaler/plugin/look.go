@@ -97,7 +97,7 @@ func NewLookout(config map[string]string, logger hclog.Logger) (*Lookout, *api.C
 	if address := config[configMetrics]; address != "" {
 		l.metrics = newInstruments()
 		l.metrics.prepare(file)
-		if l.stop, _, err = l.metrics.serve(address); err != nil {
+		if l.stop, _, err = l.metrics.serve(address, heirPatience); err != nil {
 			return nil, nil, err
 		}
 	}

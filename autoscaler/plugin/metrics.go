@@ -3,10 +3,12 @@
 package plugin
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad-autoscaler/sdk"
@@ -148,8 +150,13 @@ func (m *instruments) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// serve answers on an address until the returned function is called.
-func (m *instruments) serve(address string) (stop func() error, at net.Addr, err error) {
+// heirPatience is how long an address may still be in use: the plugin of an
+// autoscaler that was killed has it until it ends, a moment later.
+const heirPatience = 5 * time.Second
+
+// serve answers on an address until the returned function is called. One that is
+// in use is waited for.
+func (m *instruments) serve(address string, patience time.Duration) (stop func() error, at net.Addr, err error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %q; allowed is host:port, or :port for this machine alone", configMetrics, address)
@@ -158,6 +165,10 @@ func (m *instruments) serve(address string) (stop func() error, at net.Addr, err
 		host = "127.0.0.1"
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	for end := time.Now().Add(patience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+		time.Sleep(patience / 50)
+		l, err = net.Listen("tcp", net.JoinHostPort(host, port))
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %q: %w", configMetrics, address, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -41,7 +42,7 @@ func scrape(t *testing.T, address string) string {
 func served(t *testing.T) (*instruments, string) {
 	t.Helper()
 	m := newInstruments()
-	stop, at, err := m.serve(":0")
+	stop, at, err := m.serve(":0", 0)
 	must.NoError(t, err)
 	t.Cleanup(func() { stop() })
 	must.StrHasPrefix(t, "127.0.0.1:", at.String())
@@ -107,10 +108,17 @@ func TestMetricsAreServedOnThisMachineAlone(t *testing.T) {
 	m.decide(gone)
 	must.StrNotContains(t, scrape(t, at), "queue_gpus{", must.Sprint("what waits no more is not told"))
 
-	_, _, err := m.serve("nine")
+	_, _, err := m.serve("nine", 0)
 	must.ErrorContains(t, err, `metrics_listen: "nine"; allowed is host:port`)
-	_, _, err = m.serve(at)
+	_, _, err = m.serve(at, 10*time.Millisecond)
 	must.ErrorContains(t, err, "metrics_listen: ")
+	// The plugin before it ends a moment later.
+	before, err := net.Listen("tcp", "127.0.0.1:0")
+	must.NoError(t, err)
+	time.AfterFunc(100*time.Millisecond, func() { before.Close() })
+	stop, _, err := m.serve(before.Addr().String(), time.Minute)
+	must.NoError(t, err)
+	must.NoError(t, stop())
 	var none *instruments
 	none.observe(time.Second, nil)
 	none.decide(scene{})
@@ -193,7 +201,7 @@ func TestAPluginServesTheMetricsOfWhatItReads(t *testing.T) {
 	s := NewStrategy(hclog.NewNullLogger())
 	must.NoError(t, s.SetConfig(map[string]string{"pools_file": path, "nomad_address": nomad.URL, "metrics_listen": "127.0.0.1:0"}))
 	defer s.lookout.Close()
-	stop, at, err := s.lookout.metrics.serve(":0")
+	stop, at, err := s.lookout.metrics.serve(":0", 0)
 	must.NoError(t, err)
 	defer stop()
 	must.StrContains(t, scrape(t, at.String()), `decisions_total{kind="buy",pool="asg"} 0`)

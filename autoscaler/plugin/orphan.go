@@ -18,6 +18,7 @@ func EndWithParent(served any) {
 		time.Sleep(orphanPeriod)
 	}
 	if t, ok := served.(*Target); ok {
+		_ = t.lookout.Close() // its successor has the same address for metrics
 		t.halt()
 	}
 	os.Exit(1)
