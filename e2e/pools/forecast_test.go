@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,10 +52,10 @@ func TestAPoolGrowsAheadOfALoadThatRecurs(t *testing.T) {
 		}))
 	}
 	have(2)
-	plan := exec.Command(filepath.Join(clustertest.Programs, "autoscaler", "nomad-autoscaler-gpu"), "plan", "--pools", file, "--address", c.NomadAddress(), "--json")
-	shown, err := plan.Output()
-	must.NoError(t, err)
-	must.StrContains(t, string(shown), "16 GPUs or more were asked for between ")
+	must.NoError(t, cluster.WaitFor(t.Context(), time.Minute, "the plan says why they are kept", func() (bool, string, error) {
+		out := m.plan()
+		return strings.Contains(out, "2 nodes without work are kept: 16 GPUs or more were asked for between "), out, m.Ended()
+	}))
 	have(0)
 	log, err := c.AutoscalerLog()
 	must.NoError(t, err)

@@ -129,6 +129,23 @@ func (m *market) told(name string) (all [][]string) {
 	return all
 }
 
+// goesOn checks that a gang of two was stopped once, whole, and each rank went on
+// from its checkpoint.
+func (m *market) goesOn(name string) {
+	m.t.Helper()
+	told := m.told(name)
+	must.Len(m.t, 6, told)
+	steps := map[string]string{}
+	for i, line := range told {
+		must.Eq(m.t, []string{"begins", "begins", "saves", "saves", "begins", "begins"}[i], line[0], must.Sprint("the gang ran in part, or started more than once: ", told))
+		if i >= 4 {
+			must.Eq(m.t, steps[line[2]], line[3], must.Sprint("rank ", line[2], " does not go on from its checkpoint: ", told))
+			must.NotEq(m.t, "0", line[3])
+		}
+		steps[line[2]] = line[3]
+	}
+}
+
 // A gang that fell back to on-demand nodes, as others had all of spot, goes back
 // once spot is free: whole, from its checkpoint, in one restart. One without
 // leave stays where it is.
@@ -160,16 +177,7 @@ func TestAGangThatFellBackToOnDemandReturnsToSpotWhenThatComesBack(t *testing.T)
 		log, _ := m.AutoscalerLog()
 		return on == 2 && len(m.told("returns")) == 6 && len(m.nodes("on-demand")) == 1 && len(m.nodes("spot")) == 2, fmt.Sprint(on, m.told("returns"), m.nodes("on-demand"), ParseScalings(log), m.plan()), m.Ended()
 	}))
-	told := m.told("returns")
-	steps := map[string]string{}
-	for i, line := range told {
-		must.Eq(t, []string{"begins", "begins", "saves", "saves", "begins", "begins"}[i], line[0], must.Sprint("the gang ran in part, or started more than once: ", told))
-		if i >= 4 {
-			must.Eq(t, steps[line[2]], line[3], must.Sprint("rank ", line[2], " does not go on from its checkpoint: ", told))
-			must.NotEq(t, "0", line[3])
-		}
-		steps[line[2]] = line[3]
-	}
+	m.goesOn("returns")
 	must.Eq(t, stays, m.running("stays", 1))
 	must.Len(t, 1, m.told("stays"))
 	m.finish()

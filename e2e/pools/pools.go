@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,8 +36,9 @@ type Pool struct {
 	Region    string // of Nomad; empty: the cluster's own
 	Price     float64
 	Min, Max  int
-	// Driver is more of the task driver's configuration; NAME stands for the node's name.
-	Driver string
+	// Driver is more of a node's configuration of the task driver; nil: none. At
+	// server its host reaches what listens on the server's.
+	Driver func(node, server string) string
 	// Profile is the machine that its nodes simulate; DGX H100 where none is set. Devices
 	// is more of the device plugin's configuration, and Shape what the pools file
 	// tells of them: eight of Model where none is set.
@@ -92,6 +94,10 @@ func suffix(region string) string {
 
 // write makes a place for every node a pool can have.
 func write(c *cluster.Cluster, path string, pools []Pool) error {
+	nomad, err := url.Parse(c.NomadAddress())
+	if err != nil {
+		return err
+	}
 	var b strings.Builder
 	for _, p := range pools {
 		fmt.Fprintf(&b, `
@@ -115,8 +121,12 @@ pool %q {
 `, p.Name, p.Lifecycle, p.Price, p.Min, p.Max, NodePool, cmp.Or(p.Shape, fmt.Sprintf("gpus  = 8\n    model = %q", Model)), filepath.Join(c.Dir(), "pools", p.Name), p.class())
 		for i := range p.Max {
 			name := fmt.Sprintf("%s-%d", p.class(), i+1)
+			driver := ""
+			if p.Driver != nil {
+				driver = p.Driver(name, nomad.Hostname())
+			}
 			place, err := c.Place(cluster.Client{Name: name, NodePool: NodePool, NodeClass: p.class(), Profile: cmp.Or(p.Profile, profile), Devices: p.Devices,
-				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: strings.ReplaceAll(p.Driver, "NAME", name)})
+				Meta: map[string]string{"gpu.lifecycle": p.Lifecycle}, Driver: driver})
 			if err != nil {
 				return err
 			}

@@ -232,17 +232,18 @@ func TestAKilledAutoscalerBuysNothingTwice(t *testing.T) {
 	m.finish()
 }
 
-// A spot node is told that it will be taken: its member leaves, a replacement is
-// bought for it, and the gang goes on.
-func TestAnInterruptedSpotNodeIsReplacedAndTheGangGoesOn(t *testing.T) {
-	notices := t.TempDir()
-	m := newMarket(t, Pool{Name: "spot", Lifecycle: "spot", Price: 12.5, Max: 4,
-		Driver: "notice {\n source = \"file\"\n path = \"" + notices + "/NAME\"\n period = \"1s\"\n}"})
+// A spot node is told by EC2's instance metadata that it will be taken: the gang
+// writes its checkpoint, one node is bought in its place, and it trains on from there.
+func TestAnInterruptedSpotNodeIsReplacedAndTheGangGoesOnFromItsCheckpoint(t *testing.T) {
+	cloud := &instances{t: t, interrupted: map[string]bool{}}
+	m := newMarket(t, Pool{Name: "spot", Lifecycle: "spot", Price: 12.5, Max: 4, Driver: func(node, server string) string {
+		return fmt.Sprintf("notice {\n source = \"aws\"\n address = %q\n period = \"1s\"\n}", cloud.metadata(node, server))
+	}})
 	m.gang("gang", 2, "only")
-	before := m.running("gang", 2)
-	must.Eq(t, []string{"spot-1", "spot-2"}, before)
-	must.NoError(t, os.WriteFile(filepath.Join(notices, "spot-1"), []byte("taken back in two minutes\n"), 0o644))
-	must.NoError(t, cluster.WaitFor(t.Context(), 2*time.Minute, "another node is in the gang's second generation", func() (bool, string, error) {
+	m.trains("gang", false)
+	must.Eq(t, []string{"spot-1", "spot-2"}, m.running("gang", 2))
+	cloud.interrupt("spot-1")
+	must.NoError(t, cluster.WaitFor(t.Context(), 2*time.Minute, "another node is in the gang's second generation, and the first is gone", func() (bool, string, error) {
 		allocs, _, err := m.Nomad().Jobs().Allocations("gang", true, nil)
 		if err != nil {
 			return false, "", err
@@ -256,8 +257,10 @@ func TestAnInterruptedSpotNodeIsReplacedAndTheGangGoesOn(t *testing.T) {
 			}
 		}
 		log, _ := m.AutoscalerLog()
-		return slices.Contains(said, "spot-3: Generation 2: all 2 members are prepared and start"), fmt.Sprint(said, ParseScalings(log), "\n", m.queue()), m.Ended()
+		return slices.Contains(said, "spot-3: Generation 2: all 2 members are prepared and start") && len(m.told("gang")) == 6 && !slices.Contains(m.nodes("spot"), "spot-1"),
+			fmt.Sprint(said, m.told("gang"), m.nodes("spot"), ParseScalings(log), "\n", m.queue()), m.Ended()
 	}))
-	must.SliceNotContains(t, m.nodes("spot"), "spot-4", must.Sprint("more than one replacement was bought"))
+	must.Eq(t, []string{"spot-2", "spot-3"}, m.nodes("spot"), must.Sprint("more than one replacement was bought"))
+	m.goesOn("gang")
 	m.finish()
 }
