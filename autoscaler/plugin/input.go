@@ -37,6 +37,14 @@ func (l *Lookout) input(own string, count int) (in plan.Input, resting map[strin
 	for i := range l.File.Pools {
 		p := l.File.Pools[i].Plan()
 		p.Maintenance = l.File.Pools[i].Maintenance.Open(now)
+		most, err := l.File.Pools[i].MostNow(now)
+		if err != nil {
+			complaints = append(complaints, fmt.Sprintf("pool %s: %s", p.Name, err))
+		}
+		if most < p.Max {
+			l.remarks[p.Name] = append(l.remarks[p.Name], fmt.Sprintf("its policy's max leaves it %d nodes of %d", most, p.Max))
+			p.Max = most
+		}
 		in.Pools = append(in.Pools, p)
 	}
 	// First those that tell which nodes are theirs: what they leave may be another's.

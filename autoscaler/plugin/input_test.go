@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,8 +71,11 @@ type standInPool struct {
 	broken  error // what is known of it cannot be read
 }
 
-func (p *standInPool) Nodes() ([]pool.Node, error)                { return p.nodes, p.broken }
-func (p *standInPool) Grow(context.Context, time.Time, int) error { return nil }
+func (p *standInPool) Nodes() ([]pool.Node, error) { return p.nodes, p.broken }
+func (p *standInPool) Grow(_ context.Context, _ time.Time, count int) error {
+	p.did = append(p.did, fmt.Sprint("grow to ", count))
+	return nil
+}
 func (p *standInPool) Shrink(_ context.Context, count int, wanted []string) error {
 	p.did = append(p.did, "shrink to "+strings.Repeat("I", count)+" "+strings.Join(wanted, ","))
 	return nil
@@ -257,6 +261,29 @@ func TestTheTargetDrainsWhatIsNamedAndLetsNothingElseGoForIt(t *testing.T) {
 	own.did, own.fail = nil, errors.New("n3 has no leave")
 	must.ErrorContains(t, scale(own, map[string]any{releaseMeta: "n1", drainMeta: "n2,n3"}), "n3 has no leave")
 	must.Eq(t, []string{"drain n2,n3", "shrink to I n1"}, own.did, must.Sprint("of the two that are left one goes"))
+}
+
+func TestAPurchaseThatAPolicysMaxCutsIsRefusedAndPlansTakeThatMax(t *testing.T) {
+	dir := t.TempDir()
+	l, own, _ := lookout(t, strings.Replace(file, "/nowhere", dir, 1), demand.Reading{At: time.Now(), Work: []plan.Work{gangOf(4)}})
+	target := &Target{ctx: t.Context(), logger: hclog.NewNullLogger(), lookout: l}
+	scale := func(count int64, meta map[string]any) error {
+		return target.Scale(sdk.ScalingAction{Count: count, Direction: sdk.ScaleDirectionUp, Meta: meta}, map[string]string{"pool": "own"})
+	}
+	must.ErrorContains(t, scale(3, map[string]any{metaCapped: true, metaOriginal: float64(4)}), `pool "own": max of its policy is 3 and of the pools file 8, and 4 nodes are wanted: none is bought`)
+	must.SliceEmpty(t, own.did)
+	in, resting, err := l.input("own", 0)
+	must.NoError(t, err)
+	out := planAround(in, resting)
+	d, _ := out.Of("own")
+	must.Eq(t, 0, d.Want)
+	must.True(t, out.Waiting[0].Unsatisfiable)
+	must.StrContains(t, out.Waiting[0].Reason, "all pools at their maximum hold 3")
+	must.SliceContains(t, l.remarks["own"], "its policy's max leaves it 3 nodes of 8")
+	// One that a policy's min has raised, and one that is as it was wanted.
+	must.NoError(t, scale(2, map[string]any{metaCapped: true, metaOriginal: int64(1)}))
+	must.NoError(t, scale(3, map[string]any{}))
+	must.Eq(t, []string{"grow to 2", "grow to 3"}, own.did)
 }
 
 // gangOf is a gang of whole nodes that runs on own alone.

@@ -128,11 +128,48 @@ func (t *Target) Scale(action sdk.ScalingAction, config map[string]string) error
 	t.acting.RLock()
 	defer t.acting.RUnlock()
 	if action.Direction == sdk.ScaleDirectionUp {
+		if wanted, cut := cutFrom(action); cut {
+			return t.refuse(config, int(action.Count), wanted)
+		}
 		return p.Grow(t.ctx, time.Now(), int(action.Count))
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()
 	return shrink(ctx, p, int(action.Count), named(action, releaseMeta), named(action, drainMeta))
+}
+
+// Meta of an action that the autoscaler has cut to its policy's limits
+// (sdk.ScalingAction.CapCount).
+const (
+	metaCapped   = "nomad_autoscaler.count.capped"
+	metaOriginal = "nomad_autoscaler.count.original"
+)
+
+// cutFrom is the count that was wanted where the policy's max left less of it.
+func cutFrom(action sdk.ScalingAction) (wanted int, cut bool) {
+	if capped, _ := action.Meta[metaCapped].(bool); !capped {
+		return 0, false
+	}
+	switch n := action.Meta[metaOriginal].(type) {
+	case int64:
+		wanted = int(n)
+	case float64:
+		wanted = int(n)
+	}
+	return wanted, int64(wanted) > action.Count
+}
+
+// refuse buys nothing where a policy's max would leave a gang a part of its
+// nodes. The next plans take that max for the pool's.
+func (t *Target) refuse(config map[string]string, most, wanted int) error {
+	d, err := t.lookout.poolOf(config)
+	if err != nil {
+		return err
+	}
+	until, err := d.Cut(time.Now(), most)
+	why := fmt.Errorf("pool %q: max of its policy is %d and of the pools file %d, and %d nodes are wanted: none is bought, as a gang might get a part; make both alike. Plans take %d for the maximum until %s",
+		d.Name, most, d.Max, wanted, most, until.Format(time.RFC3339))
+	return errors.Join(why, err)
 }
 
 // named are the nodes that an action's meta names.

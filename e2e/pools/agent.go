@@ -113,7 +113,7 @@ scaling %q {
     }
   }
 }
-`, p.Name, p.Min, p.Max, cmp.Or(p.Cooldown, "1s"), p.Checks, p.Target, p.Group, suffix(p.Region))
+`, p.Name, p.Min, cmp.Or(p.PolicyMax, p.Max), cmp.Or(p.Cooldown, "1s"), p.Checks, p.Target, p.Group, suffix(p.Region))
 		if err := os.WriteFile(filepath.Join(dir, p.Name+".hcl"), []byte(text), 0o600); err != nil {
 			return err
 		}

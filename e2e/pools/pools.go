@@ -36,6 +36,8 @@ type Pool struct {
 	Region    string // of Nomad; empty: the cluster's own
 	Price     float64
 	Min, Max  int
+	// PolicyMax is the policy's max; 0: it is Max.
+	PolicyMax int
 	// Driver is more of a node's configuration of the task driver; nil: none. At
 	// server its host reaches what listens on the server's.
 	Driver func(node, server string) string

@@ -33,6 +33,8 @@ func TestTheAutoscalersOwnRulesHold(t *testing.T) {
 		Pool{Name: "both", Class: "both", Lifecycle: "spot", Price: 1, Max: 2, Checks: more("one", "", "queued_gpus", "\"fixed-value\" {\nvalue = \"1\"\n}")},
 		// A check that has nothing to say keeps no node where it is of the same group.
 		Pool{Name: "group", Class: "group", Lifecycle: "spot", Price: 1, Max: 2, Group: "gpu", Checks: more("quiet", "gpu", "utilisation", "\"threshold\" {\nlower_bound = \"5\"\nupper_bound = \"10\"\ndelta = \"1\"\n}")},
+		// A policy with a smaller max than the pools file has.
+		Pool{Name: "cut", Class: "cut", Lifecycle: "spot", Price: 1, Max: 3, PolicyMax: 2},
 	)
 	on := func(class string) string {
 		return fmt.Sprintf("constraint {\n  attribute = \"${node.class}\"\n  value = %q\n}", class)
@@ -49,6 +51,7 @@ func TestTheAutoscalersOwnRulesHold(t *testing.T) {
 	}
 	have(map[string]int{"dry": 0, "least": 1, "slow": 0, "both": 1, "group": 0})
 	m.gang("dry", 1, "prefer", on("dry"))
+	m.gang("cut", 3, "prefer", on("cut"))
 	m.gang("slow-1", 1, "prefer", on("slow"))
 	m.gang("both", 2, "prefer", on("both"))
 	m.gang("group", 1, "prefer", on("group"))
@@ -68,7 +71,14 @@ func TestTheAutoscalersOwnRulesHold(t *testing.T) {
 	must.GreaterEq(t, cooldown, at("slow-2").Sub(at("slow-1")), must.Sprint("it was bought within the cooldown"))
 	must.StrContains(t, string(log), "scaling dry-run is enabled")
 	must.Zero(t, m.clients("dry"))
+	must.StrContains(t, string(log), `pool \"cut\": max of its policy is 2 and of the pools file 3, and 3 nodes are wanted: none is bought, as a gang might get a part`)
+	must.Zero(t, m.clients("cut"))
+	must.StrContains(t, m.plan(), "its policy's max leaves it 2 nodes of 3")
+	_, _, err = m.Nomad().Jobs().Deregister("cut", true, nil)
+	must.NoError(t, err)
+	m.gang("cut-2", 2, "prefer", on("cut"))
+	must.Eq(t, []string{"cut-1", "cut-2"}, m.running("cut-2", 2))
 
 	must.NoError(t, os.WriteFile(filepath.Join(m.Dir(), "go"), nil, 0o644))
-	have(map[string]int{"dry": 0, "least": 1, "slow": 0, "both": 1, "group": 0})
+	have(map[string]int{"dry": 0, "least": 1, "slow": 0, "both": 1, "group": 0, "cut": 0})
 }
