@@ -101,5 +101,5 @@ func (p *planner) keepFree(pool Pool) {
 			idle++
 		}
 	}
-	p.spare[pool.Name] = min(want, idle)
+	p.spare[pool.Name] = max(p.spare[pool.Name], min(want, idle))
 }

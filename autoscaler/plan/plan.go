@@ -56,6 +56,7 @@ func Make(in Input) Output {
 		p.maintain(pool)
 	}
 	for _, pool := range in.Pools {
+		p.substitute(pool)
 		p.keepFree(pool)
 	}
 	for _, ahead := range in.Ahead {

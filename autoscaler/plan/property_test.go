@@ -52,6 +52,7 @@ func anything(t *rapid.T) Input {
 			n.Replace, n.AtRisk = "old", rapid.IntRange(0, 3).Draw(t, "risk") == 0
 		}
 		n.Closed = !calm && !n.Starting && rapid.IntRange(0, 3).Draw(t, "closed") == 0
+		n.Doomed = n.Closed && rapid.Bool().Draw(t, "doomed")
 		for range rapid.IntRange(0, 3).Draw(t, "tenants") {
 			if calm {
 				break

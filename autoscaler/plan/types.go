@@ -105,6 +105,8 @@ type Node struct {
 	// AtRisk: it is replaced whether a window is open or not, and takes no new
 	// work: its maker expects to take it away.
 	AtRisk bool
+	// Doomed: it is about to be taken away, and is closed: what runs there needs another.
+	Doomed bool
 	// Tenants are the allocations on it, where they are known: without them nothing is moved.
 	Tenants []Tenant
 }

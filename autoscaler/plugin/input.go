@@ -145,7 +145,7 @@ func (l *Lookout) assignOwn(in *plan.Input, i int, made pool.Pool) (rests string
 		delete(mine, n.Name)
 		switch {
 		case known != nil:
-			known.Bought = n.Since
+			known.Bought, known.Doomed = n.Since, n.Doomed
 			l.settling(known, *p, n.Since)
 			if n.AtRisk {
 				known.AtRisk, known.Replace = true, cmp.Or(known.Replace, "its maker expects to take it away")

@@ -53,6 +53,8 @@ type Node struct {
 	AtRisk bool
 	// Late: it did not come up in time, and is kept: it may have work all the same.
 	Late bool
+	// Doomed: it is taken away whether it has work or not.
+	Doomed bool
 }
 
 // situation is what is known of one node.

@@ -86,6 +86,7 @@ type entry struct {
 	Ending  bool      `json:"ending"`
 	Doomed  bool      `json:"doomed"`
 	Moving  bool      `json:"moving,omitempty"`  // what runs there was asked to stop
+	Stuck   bool      `json:"stuck,omitempty"`   // it is doomed, and nothing is ready for its batch work
 	AtRisk  bool      `json:"at_risk,omitempty"` // it may be taken away soon
 	Pending bool      `json:"pending,omitempty"`
 	Ordered bool      `json:"ordered,omitempty"` // it came of an order of this ledger

@@ -84,7 +84,7 @@ func (p *MachinePool) Nodes() ([]Node, error) {
 	var nodes []Node
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
 		e := l.Machines[id]
-		nodes = append(nodes, Node{Name: cmp.Or(e.Node, id), Ready: e.Ready, Leaving: e.Leaving, Since: e.Since, AtRisk: e.AtRisk, Late: e.Late})
+		nodes = append(nodes, Node{Name: cmp.Or(e.Node, id), Ready: e.Ready, Leaving: e.Leaving, Since: e.Since, AtRisk: e.AtRisk, Late: e.Late, Doomed: e.Doomed})
 	}
 	for i := range l.Order.outstanding() {
 		nodes = append(nodes, Node{Name: fmt.Sprintf("%s-order-%d", p.definition.Name, i+1), Since: l.Order.Since})
@@ -188,7 +188,7 @@ func (p *MachinePool) warn(ctx context.Context, l *ledger, s *sight) error {
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(l.Machines)) {
 		if e, n := l.Machines[id], s.stubs[id]; e.Doomed && !e.Leaving && n != nil && !n.Drain {
-			errs = append(errs, p.nomad.drain(ctx, e.Node, evacuation))
+			errs = append(errs, p.evacuate(ctx, l, id, s))
 		}
 	}
 	return errors.Join(errs...)
@@ -200,6 +200,11 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 	name := cmp.Or(e.Node, id)
 	if err := p.nomad.close(ctx, n, e.Leaving && !e.Ending); err != nil {
 		return stay, err
+	}
+	if e.Leaving && e.Stuck {
+		if err := p.evacuate(ctx, l, id, s); err != nil {
+			return stay, err
+		}
 	}
 	up := n != nil && n.Status == api.NodeStatusReady
 	what, err := next(situation{Exists: true, Ready: e.Ready, Up: up, Leaving: e.Leaving, Ending: e.Ending, Doomed: e.Doomed, Moving: e.Moving, Draining: n != nil && n.Drain,
@@ -213,7 +218,7 @@ func (p *MachinePool) tend(ctx context.Context, now time.Time, l *ledger, id str
 	switch what {
 	case evacuate:
 		p.logger.Warn("a node will be taken away; it takes no more work and is replaced where it is needed", "node", name)
-		if err := p.nomad.drain(ctx, name, evacuation); err != nil {
+		if err := p.evacuate(ctx, l, id, s); err != nil {
 			return stay, err
 		}
 		e.Leaving = true

@@ -244,6 +244,40 @@ func TestAnInterruptedMachineIsReplacedBeforeItGoes(t *testing.T) {
 	must.Eq(t, []string{"m1"}, b.maker.did)
 }
 
+func TestBatchWorkOnAnInterruptedMachineIsAskedToStopOnceAnotherIsReady(t *testing.T) {
+	b := newMachineBench(t)
+	must.NoError(t, b.grow(3))
+	for i := range 2 {
+		b.up(i)
+		b.nomad.busy[fmt.Sprint("node-m", i+1)] = true
+	}
+	b.nomad.kind = map[string]string{"node-m1": "batch", "node-m2": "batch"}
+	b.tend(time.Second)
+	b.maker.machines[0].Interrupted, b.maker.machines[1].Interrupted = true, true
+	b.tend(time.Second)
+	must.Eq(t, "[{node-m1 true true} {node-m2 true true} {m3 false false}]", b.nodes())
+	must.Eq(t, "node-m1 ineligible, node-m2 ineligible", b.nomad.done(), must.Sprint("a drain would have Nomad take it for finished"))
+	nodes, err := b.next().Nodes()
+	must.NoError(t, err)
+	must.True(t, nodes[0].Doomed)
+	b.pool = b.next() // it is told in the ledger
+	b.up(2)
+	b.tend(time.Second)
+	must.StrHasSuffix(t, "node-m1 drains", b.nomad.done(), must.Sprint("one is ready, for one"))
+	b.tend(time.Second)
+	must.StrNotContains(t, b.nomad.done(), "node-m2 drains")
+	delete(b.nomad.busy, "node-m1")
+	b.nomad.busy["node-m3"] = true
+	b.tend(time.Second)
+	must.Eq(t, []string{"m1"}, b.maker.did)
+	must.StrNotContains(t, b.nomad.done(), "node-m2 drains")
+	must.NoError(t, b.grow(2))
+	b.up(len(b.maker.machines) - 1)
+	b.tend(time.Second)
+	b.tend(time.Second)
+	must.StrContains(t, b.nomad.done(), "node-m2 drains")
+}
+
 func TestAMachineThatVanishesIsForgottenWithItsNode(t *testing.T) {
 	b := newMachineBench(t)
 	must.NoError(t, b.grow(1))
