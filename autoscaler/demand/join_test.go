@@ -10,6 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/autoscaler/plan"
+	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -178,18 +179,25 @@ func TestConstraintsOnWhatAPoolTells(t *testing.T) {
 }
 
 func TestANodeWhoseDriverRefusesGangsOffersNothing(t *testing.T) {
-	offers := func(drivers map[string]*api.DriverInfo) plan.Shape {
+	nodeWith := func(drivers map[string]*api.DriverInfo) plan.Node {
 		n := &api.NodeListStub{ID: "n1", Name: "n1", Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible, Drivers: drivers,
 			NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{{Vendor: "nvidia", Type: "gpu", Name: "H100",
 				Instances: []*api.NodeDevice{{ID: "a", Healthy: true}, {ID: "b", Healthy: true}}}}}}
 		node, total := nodeOf(n, nil, newCatalogue([]*api.NodeListStub{n}, nil))
 		must.Eq(t, held{gpus: 2}, total)
 		must.False(t, node.Closed, must.Sprint("it is still in its pool"))
-		return node.Free
+		return node
 	}
+	offers := func(drivers map[string]*api.DriverInfo) plan.Shape { return nodeWith(drivers).Free }
 	whole := offers(nil)
 	must.Eq(t, 2, whole.GPUs)
 	must.Eq(t, whole, offers(map[string]*api.DriverInfo{"nccl": {Detected: true, Healthy: true}}))
 	must.Eq(t, whole, offers(map[string]*api.DriverInfo{"nccl": {Detected: false}, "docker": {Detected: true}}))
 	must.Eq(t, plan.Shape{}, offers(map[string]*api.DriverInfo{"nccl": {Detected: true, Healthy: false}}))
+	must.False(t, nodeWith(map[string]*api.DriverInfo{"nccl": {Detected: true, HealthDescription: "Consul is away"}}).AtRisk)
+
+	told := notice.Notice{What: "AWS: rebalance recommendation"}
+	n := nodeWith(map[string]*api.DriverInfo{"nccl": {Detected: true, HealthDescription: told.String() + "; " + notice.NoNewGangs}})
+	must.True(t, n.AtRisk)
+	must.Eq(t, "spot notice: AWS: rebalance recommendation", n.Replace)
 }

@@ -4,6 +4,7 @@ package demand
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -12,6 +13,10 @@ import (
 
 // vendor is the one whose devices are looked at.
 const vendor = "nvidia"
+
+// noNewGangs ends what the gangs' driver says of its node while a notice holds
+// that the node will be taken away.
+const noNewGangs = "this node takes no new gangs"
 
 // isGPU reports whether devices are GPUs, MIG instances or slices of GPUs.
 func isGPU(of, kind string) bool {
@@ -115,6 +120,9 @@ func nodeOf(n *api.NodeListStub, allocs []*api.AllocationListStub, known *catalo
 	node.Claims = known.claimsOn(n, allocs)
 	if refusesGangs(n) {
 		node.Free = plan.Shape{} // it is in its pool until it goes, and takes nothing
+		if told, ok := strings.CutSuffix(n.Drivers[gangDriver].HealthDescription, "; "+noNewGangs); ok {
+			node.AtRisk, node.Replace = true, strings.ToValidUTF8(told[:min(len(told), maxReason)], "")
+		}
 	}
 	return node, whole
 }

@@ -108,7 +108,7 @@ func (l *Lookout) claim(in *plan.Input, i int, may func(name string) bool) map[s
 		if n.Pool == "" && p.Where.Selects(n.Where) && may(n.Name) {
 			n.Pool = p.Name
 			if p.Maintenance != nil {
-				n.Replace = l.File.Pools[i].Maintenance.Old(l.reading.Told[n.Name])
+				n.Replace = cmp.Or(l.File.Pools[i].Maintenance.Old(l.reading.Told[n.Name]), n.Replace)
 			}
 			if n.Free.Devices != nil && len(n.Whole.Devices) == 0 && !n.Busy && !n.Closed && in.Now.Sub(n.IdleSince) < start {
 				n.Starting, n.Free = true, p.Shape

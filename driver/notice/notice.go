@@ -31,6 +31,10 @@ func (n Notice) String() string {
 	return "spot notice: " + n.What + " at " + n.At.UTC().Format(time.RFC3339)
 }
 
+// NoNewGangs is what a node says beside its notice, in its driver's health too:
+// the autoscaler's plugins know by it that the node will be taken away.
+const NoNewGangs = "this node takes no new gangs"
+
 // Source is where notices are read.
 type Source interface {
 	// Read returns the notice that stands, or nil where none does. An error

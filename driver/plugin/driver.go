@@ -164,7 +164,7 @@ func fingerprint(err error, failures int, n *notice.Notice) *drivers.Fingerprint
 		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, err.Error()
 	}
 	if n != nil {
-		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, n.String()+"; this node takes no new gangs"
+		f.Health, f.HealthDescription = drivers.HealthStateUnhealthy, n.String()+"; "+notice.NoNewGangs
 	}
 	return f
 }

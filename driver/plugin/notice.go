@@ -59,7 +59,7 @@ func (d *Driver) announce(n *notice.Notice) {
 		d.logger.Info("the interruption notice is withdrawn: this node takes gangs again")
 		return
 	}
-	d.logger.Warn(n.String() + "; this node takes no new gangs")
+	d.logger.Warn(n.String() + "; " + notice.NoNewGangs)
 	for _, t := range d.tasks.all() {
 		d.interrupt(t, *n)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/environ"
 	"github.com/nomad-gpu/nomad-gpu/driver/gang"
 	"github.com/nomad-gpu/nomad-gpu/driver/member"
+	"github.com/nomad-gpu/nomad-gpu/driver/notice"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/docker"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime/process"
@@ -42,7 +43,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("task %s is started already", cfg.ID)
 	}
 	if n := d.notices.current(); n != nil {
-		return nil, nil, fmt.Errorf("%s; this node takes no new gangs", n)
+		return nil, nil, fmt.Errorf("%s; %s", n, notice.NoNewGangs)
 	}
 	t, err := d.newTask(cfg, time.Now())
 	if err != nil {
