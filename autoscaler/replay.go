@@ -28,7 +28,7 @@ type replayed struct {
 	gangs, most, fixed, burst                   int
 	every, checkpoint, start, billing, arrivals time.Duration
 	targets, headrooms                          []float64
-	restart, notice, longest                    time.Duration
+	restart, notice, longest, gangRestart       time.Duration
 	model                                       string
 	daily                                       float64
 	forecast                                    forecast.Season
@@ -54,6 +54,7 @@ func replayCommand() *cobra.Command {
 	f.DurationVar(&r.every, "every", 10*time.Second, "time between two evaluations")
 	f.DurationVar(&r.checkpoint, "checkpoint", 15*time.Minute, "time between two checkpoints of a task; 0: none")
 	f.DurationVar(&r.restart, "restart", time.Minute, "what a task that starts again spends until it computes")
+	f.DurationVar(&r.gangRestart, "gang-restart", 10*time.Minute, "also replay the planner with gangs that may be moved and say that it costs them so long (gpu.restart); 0: do not")
 	f.DurationVar(&r.start, "start", 2*time.Minute, "how long a node takes to be ready")
 	f.DurationVar(&r.notice, "notice", 0, "how long before its end a spot node has notice; AWS gives 2m")
 	f.DurationVar(&r.billing, "billing", time.Minute, "what is billed at once")
@@ -96,6 +97,9 @@ func (r replayed) run(out io.Writer) error {
 	}
 	policies := []replay.Policy{replay.Planner{Move: true}, replay.Planner{Label: "gpu-pool, forecast", Move: true, Forecast: forecaster},
 		replay.Planner{Label: "gpu-pool, nothing moves"}, replay.Threshold{}, fixed}
+	if r.gangs > 0 && r.gangRestart > 0 {
+		policies = slices.Insert(policies, 1, replay.Policy(replay.Planner{Label: "gpu-pool, gangs move too", Move: true, Gangs: r.gangRestart}))
+	}
 	for _, h := range r.headrooms {
 		if !(h >= 0 && h <= 1) {
 			return usage(fmt.Errorf("--headroom: %v; allowed are 0 to 1", h))
@@ -148,7 +152,7 @@ func (r replayed) options() (o replay.Options, err error) {
 	if err != nil {
 		return o, err
 	}
-	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart, "--notice": r.notice} {
+	for field, d := range map[string]time.Duration{"--start": r.start, "--billing": r.billing, "--checkpoint": r.checkpoint, "--restart": r.restart, "--gang-restart": r.gangRestart, "--notice": r.notice} {
 		if d < 0 || d > 24*time.Hour {
 			return o, usage(fmt.Errorf("%s: %s; allowed are 0 to 24h", field, d))
 		}

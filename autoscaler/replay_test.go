@@ -31,7 +31,8 @@ func TestReplayPrintsJSONAndWritesThePage(t *testing.T) {
 	var r replay.Report
 	must.NoError(t, json.Unmarshal([]byte(out), &r))
 	must.Eq(t, 20, r.Tasks)
-	must.Len(t, 9, r.Results)
+	must.Len(t, 10, r.Results)
+	must.Eq(t, "gpu-pool, gangs move too", r.Results[1].Policy)
 	must.Greater(t, 0, r.Bounds.NoWait)
 	html, err := os.ReadFile(page)
 	must.NoError(t, err)
@@ -47,6 +48,7 @@ func TestReplayRefusesWhatItCannotUse(t *testing.T) {
 		"--headroom: -1":                     {"--gangs", "1", "--headroom", "-1"},
 		"--forecast-period: 1h0m0s; allowed": {"--gangs", "1", "--forecast-period", "1h"},
 		"--notice: 25h0m0s":                  {"--gangs", "1", "--notice", "25h"},
+		"--gang-restart: -1m0s":              {"--gangs", "1", "--gang-restart", "-1m"},
 		"--start: 48h0m0s":                   {"--gangs", "1", "--start", "48h"},
 		"--gangs":                            {"--gangs", "-1"},
 		"trace: open":                        {"--trace", "nowhere.csv"},

@@ -39,6 +39,13 @@ func (m *fleetMaker) fleet(ctx context.Context) (*types.FleetData, int, error) {
 	if s := f.SpotOptions; m.aws.CapacityRebalance && (s == nil || s.MaintenanceStrategies == nil || s.MaintenanceStrategies.CapacityRebalance == nil) {
 		return nil, 0, fmt.Errorf("aws.capacity_rebalance: true; allowed is it only where EC2 Fleet %s was created with the maintenance strategy capacity rebalance", m.aws.Fleet)
 	}
+	for _, c := range f.LaunchTemplateConfigs {
+		for _, o := range c.Overrides {
+			if o.WeightedCapacity != nil && *o.WeightedCapacity != 1 {
+				return nil, 0, fmt.Errorf("aws.fleet: %q has instance type %q with weight %v; allowed is 1: its capacity is taken for instances", m.aws.Fleet, o.InstanceType, *o.WeightedCapacity)
+			}
+		}
+	}
 	return f, int(aws.ToInt32(f.TargetCapacitySpecification.TotalTargetCapacity)), nil
 }
 

@@ -31,7 +31,18 @@ func (m *groupMaker) group(ctx context.Context) (*types.AutoScalingGroup, error)
 	if len(out.AutoScalingGroups) == 0 {
 		return nil, fmt.Errorf("aws.group: %q; there is no such Auto Scaling group in %s", m.aws.Group, m.aws.Region)
 	}
-	return &out.AutoScalingGroups[0], nil
+	g := &out.AutoScalingGroups[0]
+	if unit := aws.ToString(g.DesiredCapacityType); unit != "" && unit != "units" {
+		return nil, fmt.Errorf("aws.group: %q counts its capacity in %q; allowed is \"units\", which are instances", m.aws.Group, unit)
+	}
+	if p := g.MixedInstancesPolicy; p != nil && p.LaunchTemplate != nil {
+		for _, o := range p.LaunchTemplate.Overrides {
+			if weight := aws.ToString(o.WeightedCapacity); weight != "" && weight != "1" {
+				return nil, fmt.Errorf("aws.group: %q has instance type %q with weight %s; allowed is 1: its capacity is taken for instances", m.aws.Group, aws.ToString(o.InstanceType), weight)
+			}
+		}
+	}
+	return g, nil
 }
 
 // counts reports whether an instance counts against the desired capacity. One
@@ -188,11 +199,13 @@ func (m *groupMaker) Destroy(ctx context.Context, ids []string) error {
 		return err
 	}
 	pending, named := split(ids)
+	least := aws.ToInt32(g.MinSize)
+	desired := max(aws.ToInt32(g.DesiredCapacity)-int32(pending), least)
 	if pending > 0 {
 		if err := m.prepare(ctx, g); err != nil {
 			return err
 		}
-		if err := m.setDesired(ctx, max(aws.ToInt32(g.DesiredCapacity)-int32(pending), aws.ToInt32(g.MinSize))); err != nil {
+		if err := m.setDesired(ctx, desired); err != nil {
 			return err
 		}
 	}
@@ -209,7 +222,10 @@ func (m *groupMaker) Destroy(ctx context.Context, ids []string) error {
 				LifecycleHookName: &m.aws.LifecycleHook, InstanceId: aws.String(id), LifecycleActionResult: aws.String("CONTINUE")}); err != nil {
 				return fmt.Errorf("complete lifecycle hook %s of %s: %w", m.aws.LifecycleHook, id, err)
 			}
+		case ok && counted && desired <= least:
+			return fmt.Errorf("end instance %s: the minimum of Auto Scaling group %s is %d instances, and it has no more; allowed is at most the pool's min", id, m.aws.Group, least)
 		case ok && counted:
+			desired--
 			if _, err := m.asg.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{InstanceId: aws.String(id), ShouldDecrementDesiredCapacity: aws.Bool(true)}); err != nil {
 				return fmt.Errorf("end instance %s: %w", id, err)
 			}

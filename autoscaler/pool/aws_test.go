@@ -31,6 +31,9 @@ type fakeAWS struct {
 	fleetErr  string            // subtype of the fleet's error
 	errors    map[string]string // error code of an action
 	protected bool
+	least     int    // the group's minimum
+	weight    string // of the instance type of a group or fleet; empty: it has none
+	unit      string // what the group counts
 	did       []string
 }
 
@@ -60,7 +63,7 @@ func (f *fakeAWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder
 	switch action {
 	case "DescribeAutoScalingGroups":
-		fmt.Fprintf(&b, `<AutoScalingGroups><member><AutoScalingGroupName>g</AutoScalingGroupName><MinSize>0</MinSize><MaxSize>8</MaxSize><DesiredCapacity>%d</DesiredCapacity><NewInstancesProtectedFromScaleIn>%t</NewInstancesProtectedFromScaleIn><MixedInstancesPolicy><InstancesDistribution><OnDemandBaseCapacity>0</OnDemandBaseCapacity></InstancesDistribution></MixedInstancesPolicy><Instances>`, f.desired, f.protected)
+		fmt.Fprintf(&b, `<AutoScalingGroups><member><AutoScalingGroupName>g</AutoScalingGroupName><MinSize>%d</MinSize><DesiredCapacityType>%s</DesiredCapacityType><MaxSize>8</MaxSize><DesiredCapacity>%d</DesiredCapacity><NewInstancesProtectedFromScaleIn>%t</NewInstancesProtectedFromScaleIn><MixedInstancesPolicy><InstancesDistribution><OnDemandBaseCapacity>0</OnDemandBaseCapacity></InstancesDistribution><LaunchTemplate><Overrides><member><InstanceType>p5.48xlarge</InstanceType>%s</member></Overrides></LaunchTemplate></MixedInstancesPolicy><Instances>`, f.least, f.unit, f.desired, f.protected, f.weighs("WeightedCapacity"))
 		for _, id := range f.ids() {
 			fmt.Fprintf(&b, `<member><InstanceId>%s</InstanceId><LifecycleState>%s</LifecycleState><ProtectedFromScaleIn>%t</ProtectedFromScaleIn></member>`, id, f.states[id], f.protected)
 		}
@@ -86,7 +89,7 @@ func (f *fakeAWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if f.fleetErr != "" {
 			status = "error"
 		}
-		fmt.Fprintf(&b, `<fleetSet><item><fleetId>fleet-1</fleetId><type>maintain</type><activityStatus>%s</activityStatus><targetCapacitySpecification><totalTargetCapacity>%d</totalTargetCapacity><defaultTargetCapacityType>spot</defaultTargetCapacityType></targetCapacitySpecification></item></fleetSet>`, status, f.desired)
+		fmt.Fprintf(&b, `<fleetSet><item><fleetId>fleet-1</fleetId><type>maintain</type><activityStatus>%s</activityStatus><targetCapacitySpecification><totalTargetCapacity>%d</totalTargetCapacity><defaultTargetCapacityType>spot</defaultTargetCapacityType></targetCapacitySpecification><launchTemplateConfigs><item><overrides><item><instanceType>p5.48xlarge</instanceType>%s</item></overrides></item></launchTemplateConfigs></item></fleetSet>`, status, f.desired, f.weighs("weightedCapacity"))
 	case "DescribeFleetInstances":
 		b.WriteString(`<activeInstanceSet>`)
 		for _, id := range f.ids() {
@@ -103,6 +106,13 @@ func (f *fakeAWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	fmt.Fprintf(w, `<%[1]sResponse><%[1]sResult>%[2]s</%[1]sResult></%[1]sResponse>`, action, b.String())
+}
+
+func (f *fakeAWS) weighs(element string) string {
+	if f.weight == "" {
+		return ""
+	}
+	return fmt.Sprintf("<%[1]s>%[2]s</%[1]s>", element, f.weight)
 }
 
 // do carries a change out, and says what it was.
@@ -189,6 +199,35 @@ func TestAGroupLetsExactlyTheNamedInstancesGo(t *testing.T) {
 	must.Eq(t, []string{"SetDesiredCapacity DesiredCapacity=3 HonorCooldown=false",
 		"TerminateInstanceInAutoScalingGroup InstanceId=i-2 ShouldDecrementDesiredCapacity=true",
 		"CompleteLifecycleAction InstanceId=i-3 LifecycleActionResult=CONTINUE LifecycleHookName=bye"}, f.did[len(f.did)-3:])
+}
+
+func TestWhatCountsInAnotherUnitThanInstancesIsRefused(t *testing.T) {
+	f, m := newFakeAWS(t, groupPool())
+	f.weight, f.unit = "1", "units"
+	_, _, err := m.List(t.Context())
+	must.NoError(t, err)
+	f.weight = "8"
+	_, _, err = m.List(t.Context())
+	must.EqError(t, err, `aws.group: "g" has instance type "p5.48xlarge" with weight 8; allowed is 1: its capacity is taken for instances`)
+	f.weight, f.unit = "", "vcpu"
+	must.EqError(t, m.Create(t.Context(), "", 1), `aws.group: "g" counts its capacity in "vcpu"; allowed is "units", which are instances`)
+	must.SliceEmpty(t, f.did)
+
+	f, m = newFakeAWS(t, fleetPool())
+	f.weight = "1"
+	_, _, err = m.List(t.Context())
+	must.NoError(t, err)
+	f.weight = "8"
+	must.EqError(t, m.Create(t.Context(), "", 1), `aws.fleet: "fleet-1" has instance type "p5.48xlarge" with weight 8; allowed is 1: its capacity is taken for instances`)
+	must.SliceEmpty(t, f.did)
+}
+
+func TestAGroupsOwnMinimumIsNamed(t *testing.T) {
+	f, m := newFakeAWS(t, groupPool())
+	f.protected, f.least = true, 1
+	f.desired, f.states = 2, map[string]string{"i-1": "InService", "i-2": "InService"}
+	must.EqError(t, m.Destroy(t.Context(), []string{"i-2", "i-1"}), "end instance i-1: the minimum of Auto Scaling group g is 1 instances, and it has no more; allowed is at most the pool's min")
+	must.Eq(t, []string{"i-1"}, f.ids())
 }
 
 func TestWhyAGroupsInstancesDoNotComeIsTold(t *testing.T) {
