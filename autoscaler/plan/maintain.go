@@ -27,7 +27,7 @@ func (p *planner) maintain(pool Pool) {
 	if pool.NoDrain {
 		return
 	}
-	var old []*place
+	var old, out []*place
 	var newest *place
 	left := 0
 	if pool.Maintenance != nil {
@@ -38,7 +38,7 @@ func (p *planner) maintain(pool Pool) {
 		case n.Pool != pool.Name || n.Starting:
 			continue
 		case n.Replace != "" && n.Closed && !n.AtRisk:
-			left--
+			out = append(out, n)
 		case n.Replace != "" && !n.Closed && (n.AtRisk || pool.Maintenance != nil):
 			old = append(old, n)
 		}
@@ -57,6 +57,9 @@ func (p *planner) maintain(pool Pool) {
 	if m := pool.Maintenance; m != nil && newest.Replace != "" && !newest.AtRisk && !newest.Bought.IsZero() && newest.Bought.After(m.Since) {
 		vain = fmt.Sprintf("%s was bought in this window and is old too: %s; no more nodes are replaced", newest.Name, newest.Replace)
 		p.remark(pool.Name, vain)
+	}
+	if left -= len(out); pool.Maintenance != nil && len(out) > 0 && left <= 0 && slices.ContainsFunc(old, func(n *place) bool { return !n.AtRisk }) {
+		p.remark(pool.Name, fmt.Sprintf("old nodes wait for %s, which must go first (at_once = %d)", names(out), pool.Maintenance.AtOnce))
 	}
 	for _, n := range old {
 		if !n.AtRisk && (left <= 0 || vain != "") {

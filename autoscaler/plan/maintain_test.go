@@ -49,6 +49,7 @@ func TestAnOldNodeIsReplacedOneAtATimeAndNeverUnderTheMinimum(t *testing.T) {
 	in.Nodes[0].Closed = true // it is on its way out
 	d = ofSpot(t, in)
 	must.Eq(t, 3, d.Want, must.Sprint("one at a time"))
+	must.StrContains(t, d.Reason, "old nodes wait for s1, which must go first (at_once = 1)")
 	must.SliceEmpty(t, d.Release)
 	in.Pools[0].Maintenance.AtOnce = 2
 	must.Eq(t, 4, ofSpot(t, in).Want)
