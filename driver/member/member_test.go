@@ -258,10 +258,10 @@ func TestAMemberWithAnotherSpecSaysBothValues(t *testing.T) {
 
 func TestAnElasticGangShrinksAndGrowsAgain(t *testing.T) {
 	tb := newTable(t, 3)
-	tb.spec.Restarts, tb.spec.MinNodes, tb.spec.LastCall, tb.spec.GrowInterval = 0, 2, time.Second, 2*time.Second
+	tb.spec.Restarts, tb.spec.MinNodes, tb.spec.LastCall, tb.spec.GrowInterval = 0, 2, 4*time.Second, 2*time.Second // a last call within 2s of another word is not told
 	seats := []*seat{tb.join(0, nil), tb.join(1, nil)}
 	tb.all(seats, 1)
-	must.True(t, seats[0].heard("2 of 3 members; waiting for 1 more; 2 are enough, last call for 1s"))
+	must.True(t, seats[0].heard("2 of 3 members; waiting for 1 more; 2 are enough, last call for 4s"))
 	must.Len(t, 2, seats[0].assignment.Members)
 	seats = append(seats, tb.join(2, nil))
 	tb.all(seats, 2)
