@@ -51,7 +51,7 @@ func TestEachEndNamesItsCause(t *testing.T) {
 		"a process is lost":  {func(h *hall) { h.records[1].Phase = Idle; h.look(0, nil) }, CauseLost, "rank 1 on node-1 lost its process", false},
 		"Nomad stops one":    {func(h *hall) { h.records[1].Leaving = true; h.look(0, nil) }, CauseLeave, "rank 1 on node-1 was told to stop by Nomad", true},
 		"a node gets notice": {func(h *hall) { h.leaves(1, CauseNotice, "spot notice: the rack is moved") }, CauseNotice, "rank 1 on node-1 leaves: spot notice: the rack is moved", true},
-		"it grows":           {func(h *hall) { h.join(); h.look(time.Minute, nil) }, CauseGrow, "it grows from 2 to 3 members: node-2", true},
+		"it grows":           {func(h *hall) { h.join(); h.look(0, nil); h.look(time.Minute, nil) }, CauseGrow, "it grows from 2 to 3 members: node-2", true},
 		"not all prepare": {func(h *hall) {
 			h.head.State = Preparing
 			h.all(Idle)

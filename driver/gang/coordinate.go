@@ -17,7 +17,7 @@ import (
 //	forming ──all members, or enough after the last call; none holds a process──▶ preparing(g+1)
 //	preparing ──all prepared──▶ running
 //	preparing, running ──a member broken, lost or leaving──▶ stopping
-//	running with fewer than all ──others wait, and the interval is over──▶ stopping
+//	running with fewer than all ──others have settled, and the interval is over──▶ stopping
 //	stopping ──all idle, or gone and fenced──▶ forming
 //	running ──all finished, or rank 0──▶ done
 //	any failure past the budget or without progress, or forming past its
@@ -30,13 +30,15 @@ type Coordinator struct {
 	gen     uint64
 	// lost is when a member of the view was first seen without a record.
 	lost map[string]time.Time
+	// spares is when an allocation outside the view was first seen to wait.
+	spares map[string]time.Time
 	// enough is when a forming gang was first seen with its least members.
 	enough time.Time
 }
 
 // NewCoordinator begins a coordinator's term.
 func NewCoordinator(spec Spec) *Coordinator {
-	return &Coordinator{spec: spec, lost: map[string]time.Time{}}
+	return &Coordinator{spec: spec, lost: map[string]time.Time{}, spares: map[string]time.Time{}}
 }
 
 // Decision is what the coordinator wants written.
@@ -70,6 +72,7 @@ func (c *Coordinator) Decide(now time.Time, head Head, view []Member, records []
 		byAlloc[r.Member.Alloc] = r
 	}
 	c.noteLost(now, view, byAlloc)
+	c.noteSpares(now, view, records)
 	switch head.State {
 	case Forming:
 		return c.forming(now, head, view, records, line)
@@ -95,6 +98,23 @@ func (c *Coordinator) noteLost(now time.Time, view []Member, byAlloc map[string]
 		}
 	}
 	c.lost = gone
+}
+
+func (c *Coordinator) noteSpares(now time.Time, view []Member, records []Record) {
+	in := make(map[string]bool, len(view))
+	for _, m := range view {
+		in[m.Alloc] = true
+	}
+	spares := map[string]time.Time{}
+	for _, r := range records {
+		if alloc := r.Member.Alloc; r.Phase == Idle && !r.Leaving && !in[alloc] {
+			spares[alloc] = now
+			if since, known := c.spares[alloc]; known {
+				spares[alloc] = since
+			}
+		}
+	}
+	c.spares = spares
 }
 
 func (c *Coordinator) forming(now time.Time, head Head, view []Member, records []Record, line *Line) Decision {
@@ -218,19 +238,38 @@ func (c *Coordinator) running(now time.Time, head Head, view []Member, records [
 	return c.grow(now, head, view, records)
 }
 
-// grow ends a generation that runs with fewer than all, once others wait and
-// it has run for the interval.
+// settle is how long an allocation waits, the interval at most, before a
+// generation ends to take it in. A node that comes back from a partition longer
+// than its heartbeat brings its old allocation back at once, while Nomad's
+// client asks its server up to 30 s later (client.getHeartbeatRetryIntv in
+// Nomad 1.6) and only then puts a new one in its place: a gang that had taken
+// the old one would stop twice.
+const settle = 45 * time.Second
+
+// grow ends a generation that runs with fewer than all, once it has run for
+// the interval and one of those that wait has settled. All that wait then come
+// in.
 func (c *Coordinator) grow(now time.Time, head Head, view []Member, records []Record) Decision {
 	var spares []Member
+	var first time.Time
 	for _, r := range records {
-		if r.Phase == Idle && !r.Leaving && !slices.ContainsFunc(view, func(m Member) bool { return m.Alloc == r.Member.Alloc }) {
-			spares = append(spares, r.Member)
+		since, spare := c.spares[r.Member.Alloc]
+		if !spare {
+			continue
+		}
+		spares = append(spares, r.Member)
+		if first.IsZero() || since.Before(first) {
+			first = since
 		}
 	}
 	if len(spares) == 0 {
 		return Decision{}
 	}
-	if due := c.entered.Add(c.spec.GrowInterval); now.Before(due) {
+	due := c.entered.Add(c.spec.GrowInterval)
+	if settled := first.Add(min(settle, c.spec.GrowInterval)); settled.After(due) {
+		due = settled
+	}
+	if now.Before(due) {
 		return Decision{Again: due}
 	}
 	next := head

@@ -123,6 +123,7 @@ func TestAGangGrowsAtMostOnceAnIntervalAndKeepsItsRanks(t *testing.T) {
 	before := h.view
 	h.join()
 	h.join()
+	h.look(0, nil)
 	d := h.look(9*time.Minute, nil)
 	must.Nil(t, d.Head)
 	must.Eq(t, h.now.Add(time.Minute), d.Again)
@@ -133,6 +134,51 @@ func TestAGangGrowsAtMostOnceAnIntervalAndKeepsItsRanks(t *testing.T) {
 	h.again()
 	must.Eq(t, 4, h.head.World)
 	must.Eq(t, before, h.view[:2])
+}
+
+func TestAGangGrowsOnlyByWhatHasSettled(t *testing.T) {
+	h := newHall(t, Spec{Nodes: 4, MinNodes: 2, PrepareTimeout: time.Minute, GrowInterval: 10 * time.Minute}, 2)
+	h.running()
+	h.look(time.Hour, nil)
+	h.join()
+	d := h.look(0, nil)
+	must.Eq(t, h.now.Add(settle), d.Again)
+	h.records[2].Leaving = true // Nomad replaces it
+	h.look(settle-time.Second, nil)
+	h.records = h.records[:2]
+	h.join()
+	h.records[2].Member.Alloc = "replacement"
+	d = h.look(time.Second, nil)
+	must.Eq(t, h.now.Add(settle), d.Again, must.Sprint("each counts on its own"))
+	h.look(settle-time.Second, nil)
+	h.join()
+	must.Eq(t, h.now.Add(time.Second), h.look(0, nil).Again, must.Sprint("one that has just come keeps no other waiting"))
+	h.look(time.Second, nil)
+	must.Eq(t, "it grows from 2 to 4 members: node-2, node-3", h.head.Reason)
+}
+
+func TestAnAllocationThatComesAndGoesDoesNotSettle(t *testing.T) {
+	h := newHall(t, Spec{Nodes: 3, MinNodes: 2, PrepareTimeout: time.Minute, GrowInterval: time.Minute}, 2)
+	h.running()
+	h.look(time.Hour, nil)
+	for range 10 {
+		h.join()
+		h.look(0, nil)
+		h.look(settle-time.Second, nil)
+		h.records = h.records[:2]
+		h.look(2*time.Second, nil)
+	}
+	must.Eq(t, Running, h.head.State)
+}
+
+func TestAnIntervalShorterThanTheSettleTimeIsTheSettleTime(t *testing.T) {
+	h := newHall(t, Spec{Nodes: 3, MinNodes: 2, PrepareTimeout: time.Minute, GrowInterval: 5 * time.Second}, 2)
+	h.running()
+	h.look(time.Hour, nil)
+	h.join()
+	must.Eq(t, h.now.Add(5*time.Second), h.look(0, nil).Again)
+	h.look(5*time.Second, nil)
+	must.Eq(t, CauseGrow, h.head.Cause)
 }
 
 func TestAGangDoesNotGrowOnceAMemberHasFinished(t *testing.T) {

@@ -33,7 +33,8 @@ type Spec struct {
 	// LastCall is how long a gang with at least MinNodes members waits for more.
 	LastCall time.Duration `json:",omitempty"`
 	// GrowInterval is how long a generation with fewer than Nodes members runs
-	// at least before it makes room for more; 0: it never does.
+	// at least before it makes room for others that have waited as long, or 45 s;
+	// 0: it never does.
 	GrowInterval time.Duration `json:",omitempty"`
 	// Completion says when the gang is done.
 	Completion Completion `json:",omitempty"`

@@ -94,7 +94,7 @@ func inImage(more string) []string {
 
 func TestATrainingInContainersGoesOnAfterEachFaultWithEachLineOnce(t *testing.T) {
 	e := newEngines(t, "one", "two", "three", "four")
-	tr := e.trainIn("boxed", fmt.Sprintf("image = %q\n volumes = [\"%s\", \"%s:%[3]s:ro\", \"CHECKPOINT:CHECKPOINT\"]", dockertest.Image,
+	tr := e.trainIn(minute, "boxed", fmt.Sprintf("image = %q\n volumes = [\"%s\", \"%s:%[3]s:ro\", \"CHECKPOINT:CHECKPOINT\"]", dockertest.Image,
 		strings.Join(dockertest.Volumes, `", "`), filepath.Join(peers.Root(), "examples", "pytorch-ddp")), "restarts = 3")
 	tr.until("generation 1 trains", func(v event) bool { return v.Event == "step" && v.Step >= 5 })
 

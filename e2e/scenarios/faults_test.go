@@ -30,24 +30,28 @@ func five(t *testing.T, driver ...string) *world {
 	return newWorldOf(t, clients...)
 }
 
-// training is a run of PyTorch on four nodes, which takes about a minute.
+// training is a run of PyTorch on four nodes.
 type training struct {
 	w          *world
 	job        string
+	steps      int
 	checkpoint string
 }
+
+// minute is the number of steps that take about one with all that is around them.
+const minute = 150
 
 // train starts it; gang is more of the gang block, and group of the group's.
 func (w *world) train(job, gang string, group ...string) training {
 	w.t.Helper()
-	return w.trainIn(job, "", gang, group...)
+	return w.trainIn(minute, job, "", gang, group...)
 }
 
-// trainIn is train with more of the task's configuration, in which CHECKPOINT
+// trainIn is train for so many steps, with more of the task's configuration, in which CHECKPOINT
 // is the directory of the checkpoints.
-func (w *world) trainIn(job, config, gang string, group ...string) training {
+func (w *world) trainIn(steps int, job, config, gang string, group ...string) training {
 	w.t.Helper()
-	tr := training{w, job, filepath.Join(w.Dir(), "checkpoints-"+job)}
+	tr := training{w, job, steps, filepath.Join(w.Dir(), "checkpoints-"+job)}
 	must.NoError(w.t, os.Mkdir(tr.checkpoint, 0o777))
 	w.register(fmt.Sprintf(`
 job %[1]q {
@@ -79,7 +83,7 @@ job %[1]q {
       kill_timeout = "20s"
       config {
         command        = "/usr/bin/python3"
-        args           = [%[2]q, "--steps", "150", "--step-seconds", "0.2", "--checkpoint", "20"]
+        args           = [%[2]q, "--steps", "%[7]d", "--step-seconds", "0.2", "--checkpoint", "20"]
         nproc_per_node = 1
         %[6]s
         gang {
@@ -101,7 +105,7 @@ job %[1]q {
     }
   }
 }
-`, job, filepath.Join(peers.Root(), "examples", "pytorch-ddp", "train.py"), gang, tr.checkpoint, strings.Join(group, "\n"), strings.ReplaceAll(config, "CHECKPOINT", tr.checkpoint)))
+`, job, filepath.Join(peers.Root(), "examples", "pytorch-ddp", "train.py"), gang, tr.checkpoint, strings.Join(group, "\n"), strings.ReplaceAll(config, "CHECKPOINT", tr.checkpoint), steps))
 	return tr
 }
 
@@ -161,7 +165,7 @@ func (tr training) ends(generation, ranks int) {
 	for _, e := range all {
 		must.Eq(tr.w.t, generation, e.Generation)
 		must.True(tr.w.t, e.OK)
-		must.Eq(tr.w.t, 150, e.Step)
+		must.Eq(tr.w.t, tr.steps, e.Step)
 		must.Eq(tr.w.t, all[0].Digest, e.Digest)
 	}
 }
@@ -246,7 +250,9 @@ func TestAnElasticGangGoesOnWithoutALostNodeAndTakesItBack(t *testing.T) {
 	w := five(t)
 	_, err := w.Nomad().Nodes().ToggleEligibility(w.node("five"), false, nil)
 	must.NoError(t, err)
-	tr := w.train("elastic", "restarts = 0\n min_nodes = 2\n last_call = \"3s\"\n grow_interval = \"12s\"")
+	// Three go on for up to 75 s: Nomad's client asks again up to 30 s after the
+	// partition and puts a new allocation in the lost one's place.
+	tr := w.trainIn(3*minute, "elastic", "", "restarts = 0\n min_nodes = 2\n last_call = \"3s\"\n grow_interval = \"45s\"")
 	tr.until("generation 1 trains", func(e event) bool { return e.Event == "step" && e.Step >= 5 })
 	lost := w.member("elastic", 1, 3)
 	must.NoError(t, w.Isolate(lost, true))

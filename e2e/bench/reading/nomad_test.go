@@ -88,7 +88,7 @@ func (n realNomad) addNodes(b *testing.B, count int) {
 			Attributes: map[string]string{"kernel.name": "linux", "driver.raw_exec": "1", "nomad.version": "1.6.3"},
 			Drivers:    map[string]*structs.DriverInfo{"raw_exec": {Detected: true, Healthy: true}},
 			NodeResources: &structs.NodeResources{Cpu: structs.NodeCpuResources{CpuShares: 1e5}, Memory: structs.NodeMemoryResources{MemoryMB: 1e6},
-				Disk: structs.NodeDiskResources{DiskMB: 1e6},
+				Disk:     structs.NodeDiskResources{DiskMB: 1e6},
 				Networks: []*structs.NetworkResource{{Mode: "host", Device: "eth0", IP: "192.0.2.1", CIDR: "192.0.2.1/32"}}, Devices: []*structs.NodeDeviceResource{gpus}}}}
 		must.NoError(b, client.Call("Node.Register", request, &structs.NodeUpdateResponse{}))
 	}
