@@ -30,7 +30,8 @@ type Coordinator struct {
 	gen     uint64
 	// lost is when a member of the view was first seen without a record.
 	lost map[string]time.Time
-	// spares is when an allocation outside the view was first seen to wait.
+	// spares is when an allocation outside the view was first seen to wait
+	// beside what runs.
 	spares map[string]time.Time
 	// enough is when a forming gang was first seen with its least members.
 	enough time.Time
@@ -38,7 +39,7 @@ type Coordinator struct {
 
 // NewCoordinator begins a coordinator's term.
 func NewCoordinator(spec Spec) *Coordinator {
-	return &Coordinator{spec: spec, lost: map[string]time.Time{}, spares: map[string]time.Time{}}
+	return &Coordinator{spec: spec, lost: map[string]time.Time{}}
 }
 
 // Decision is what the coordinator wants written.
@@ -65,14 +66,13 @@ func (c *Coordinator) WantsLine(now time.Time, head Head) bool {
 func (c *Coordinator) Decide(now time.Time, head Head, view []Member, records []Record, line *Line) Decision {
 	if head.State != c.state || head.Generation != c.gen {
 		c.entered, c.state, c.gen = now, head.State, head.Generation
-		c.enough = time.Time{}
+		c.enough, c.spares = time.Time{}, nil
 	}
 	byAlloc := make(map[string]Record, len(records))
 	for _, r := range records {
 		byAlloc[r.Member.Alloc] = r
 	}
 	c.noteLost(now, view, byAlloc)
-	c.noteSpares(now, view, records)
 	switch head.State {
 	case Forming:
 		return c.forming(now, head, view, records, line)
@@ -98,23 +98,6 @@ func (c *Coordinator) noteLost(now time.Time, view []Member, byAlloc map[string]
 		}
 	}
 	c.lost = gone
-}
-
-func (c *Coordinator) noteSpares(now time.Time, view []Member, records []Record) {
-	in := make(map[string]bool, len(view))
-	for _, m := range view {
-		in[m.Alloc] = true
-	}
-	spares := map[string]time.Time{}
-	for _, r := range records {
-		if alloc := r.Member.Alloc; r.Phase == Idle && !r.Leaving && !in[alloc] {
-			spares[alloc] = now
-			if since, known := c.spares[alloc]; known {
-				spares[alloc] = since
-			}
-		}
-	}
-	c.spares = spares
 }
 
 func (c *Coordinator) forming(now time.Time, head Head, view []Member, records []Record, line *Line) Decision {
@@ -252,16 +235,22 @@ const settle = 45 * time.Second
 func (c *Coordinator) grow(now time.Time, head Head, view []Member, records []Record) Decision {
 	var spares []Member
 	var first time.Time
+	seen := map[string]time.Time{}
 	for _, r := range records {
-		since, spare := c.spares[r.Member.Alloc]
-		if !spare {
+		if r.Phase != Idle || r.Leaving || slices.ContainsFunc(view, func(m Member) bool { return m.Alloc == r.Member.Alloc }) {
 			continue
 		}
+		since, known := c.spares[r.Member.Alloc]
+		if !known {
+			since = now
+		}
+		seen[r.Member.Alloc] = since
 		spares = append(spares, r.Member)
 		if first.IsZero() || since.Before(first) {
 			first = since
 		}
 	}
+	c.spares = seen
 	if len(spares) == 0 {
 		return Decision{}
 	}
